@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # many processes start in the tests, and each would compile all it imports
 
-.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list gpu package check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list gpu package release lock bill check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -64,9 +64,40 @@ gpu: $(VENV)/.tested  ## the tests that need a GPU
 package: $(VENV)/.tested  ## sdist and wheel, and the demo from the wheel in a clean environment
 	$(BIN)/pytest tests/e2e/test_wheel.py
 
-docs: $(VENV)/.tested  ## the documentation site, in site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "site/index.html"
+RELEASE := .venv-release
+$(RELEASE)/.installed:  # a release is packed by these versions, so that its bytes can be had again
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet setuptools==84.2.1 twine==7.0.0 cyclonedx-bom==7.5.0 uv==0.13.9
+	touch $@
+
+release: $(RELEASE)/.installed  ## sdist and wheel of the last commit in dist, built twice to the same bytes, and how to deploy them
+	rm -rf dist
+	$(RELEASE)/bin/python tools/release.py dist
+	$(RELEASE)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	cp deploy/* dist
+
+CPU := https://download.pytorch.org/whl/cpu
+lock: $(RELEASE)/.installed  ## deploy/requirements*.txt: what a party installs on Linux, Python 3.11, each file with its hash
+	for extra in "" flower; do \
+	  sed -n 's/^torch==.*/&+cpu/p' constraints.txt | $(RELEASE)/bin/uv pip compile --quiet --generate-hashes \
+	    --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --constraint constraints.txt \
+	    $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url $(CPU)) --no-emit-find-links \
+	    --no-header --no-annotate pyproject.toml - $${extra:+--extra $$extra} \
+	    --output-file deploy/requirements$${extra:+-$$extra}.txt || exit; \
+	done
+
+PARTY := .venv-party
+bill: $(RELEASE)/.installed  ## dist/securefl.cdx.json: the bill of materials of that, with licences (CycloneDX)
+	$(RELEASE)/bin/uv venv --quiet --clear --python 3.11 $(PARTY)
+	$(RELEASE)/bin/uv pip install --quiet --python $(PARTY) --require-hashes \
+	  $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url $(CPU)) -r deploy/requirements.txt
+	mkdir -p dist
+	$(RELEASE)/bin/cyclonedx-py environment $(PARTY) --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/securefl.cdx.json
+
+docs: $(VENV)/.tested  ## the documentation site
+	$(BIN)/python tools/handbook/build.py build/handbook
+	@echo "build/handbook/site/index.html"
 
 check: $(VENV)/.tested  ## lint, format, types; and how the house stands, as a report
 	$(BIN)/ruff check .
@@ -137,4 +168,4 @@ sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and hal
 	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 
 clean:
-	rm -rf $(VENV) $(PFL) $(LOWEST) $(NVFLARE) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PFL) $(LOWEST) $(NVFLARE) $(RELEASE) $(PARTY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -287,9 +287,21 @@ def files(home: Path) -> Iterator[Kind]:
     yield of("CSV in UTF-16", "latin.csv", words + '\ncsv = { encoding = "utf-16" }')
     table.to_parquet(home / "table.parquet")
     yield of("parquet", "table.parquet")
+    two = table.assign(high=(table["a"] + table["b"] > 1).astype(int))
+    two.to_csv(home / "labels.csv", index=False)
+    for how in PRIVACY:
+        yield of(
+            "CSV of two labels of a record",
+            "labels.csv",
+            words.replace('"label"', '["label", "high"]'),
+            training=how,
+        )
     x, y = records("images")
     np.savez(home / "arrays.npz", x=x, y=y)
     yield of("arrays (.npz)", "arrays.npz", f"classes = {CLASSES}", "")
+    np.savez(home / "labels.npz", x=x, y=np.eye(CLASSES, dtype=np.int64)[y])
+    yield of("arrays (.npz), three labels of a record", "labels.npz", "classes = 2", "")
+    yield of("arrays (.npz), labels as one 1 among zeros", "labels.npz", f"classes = {CLASSES}", "")
     (home / "table.pkl").write_bytes(pickle.dumps(table))
     yield of("a pickle of a table", "table.pkl")
     for number, (image, label) in enumerate(zip(x[:, 0], y, strict=True)):

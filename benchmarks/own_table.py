@@ -3,14 +3,13 @@
     python benchmarks/own_table.py [EPSILON]
 
 Writes loans.csv (categories, ranges, empty cells, ten branches of unequal sizes and habits), new.csv with a
-fifth of the records more, and the study loans.toml of docs/own-data.md. It then types that page's commands,
+fifth of the records more, and the study examples/loans.toml. It then types the commands of docs/own-data.md,
 takes their time, and prints how good the predictions of new.csv are. scikit-learn's logistic regression gets
 all records of loans.csv in one place, by the same public ranges and categories, and without noise.
 """
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tempfile
@@ -28,8 +27,7 @@ SHARES = np.array([0.22, 0.18, 0.14, 0.11, 0.09, 0.08, 0.06, 0.05, 0.04, 0.03])
 EDUCATION = ["primary", "secondary", "college", "master", "doctor"]
 PURPOSE = ["car", "home", "study", "travel", "other"]
 RISK = {"car": 0.0, "home": -0.9, "study": 0.3, "travel": 0.8, "other": 0.5}
-_BLOCKS = re.findall(r"^```toml\n(.*?)^```$", (DOCS / "own-data.md").read_text(), re.DOTALL | re.MULTILINE)
-(STUDY,) = (block for block in _BLOCKS if 'name = "loans"' in block)
+STUDY = (DOCS.parent / "examples" / "loans.toml").read_text(encoding="utf-8")
 COMMANDS = (
     "plan loans.toml",
     "run loans.toml --out runs/loans",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from operator import index
 from typing import Any, Literal
@@ -304,9 +304,10 @@ class Averaging:
     def _sums(self) -> tuple[Contribution, ...]:
         """The contributions that the part sums."""
         count = cohort_size(self.fraction, self.problem.clients)
-        return self.averaged.contributions(
-            sampling(count, self.aggregation, replacement=self.replacement, trials=self.trials)
-        )
+        own = sampling(count, self.aggregation, replacement=self.replacement, trials=self.trials)
+        # Adam divides a total, and momentum adds it over several rounds: what noise cancels in sums over
+        # rounds need not cancel in such a model.
+        return self.averaged.contributions(replace(own, adds=isinstance(self.server, Replace | Scaled)))
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:

@@ -2,8 +2,13 @@
 
 They are no weights. `update_bound` and noise scaled to it would treat them as such, so the update lacks them.
 A round has two cohort queries. For the first one clients train, and their updates of the weights are summed.
-For the second one the clients of that sum send the steps of their statistics, scaled down to `buffers_bound`.
-The plan clips, noises and charges it as any other value, so a client spends two releases a round.
+For the second one the same clients send the steps of their statistics, scaled down to `buffers_bound`. The
+plan clips, noises and charges it as any other value, so a client spends two releases a round.
+
+The second query names the whole cohort of the first one. A sum needs `min_cohort_size` clients that are
+asked, and the clients of the first sum may be fewer. Each sum may lose as many clients as the plan says. A
+client that did not train in this round has no step of it, and abstains. If the second sum does not open, the
+statistics stay.
 """
 
 from __future__ import annotations
@@ -16,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm import (
-    ByDraws,
     ClientContext,
     ClientState,
     CohortQuery,
@@ -29,6 +33,7 @@ from securefl.algorithm import (
 )
 from securefl.errors import ConfigError, DataError
 from securefl.mechanisms import grid_within
+from securefl.protocols.adaptive_clipping import Adaptive
 from securefl.protocols.client_state import FIRST, digest_of, made_in, require_made_in
 from securefl.protocols.contributions import UNSAMPLED, UPDATE, Sampling, of_client, update_sends
 from securefl.protocols.parts import Gathering, Part, gather_mean, step_of
@@ -47,6 +52,8 @@ BUFFERS = replace(
 
 def whole_model(problem: Problem) -> Part:
     """The part that is the whole model, its running statistics apart from weights that have a bound."""
+    if problem.local.bound_quantile is not None:
+        return Adaptive(problem)
     apart = problem.local.update_bound is not None and len(problem.averaged[0])
     return Apart(problem) if apart else Part(problem)
 
@@ -101,15 +108,12 @@ class Apart(Part):
         moved, answers = yield from gather_mean(query, update, len(self.weights))
         if moved is None:
             return None, answers
-        weights, averaged = query.weights, self.problem.averaged[0]
-        if isinstance(weights, ByDraws):
-            weights = ByDraws({k: weights.draws[k] for k in answers.survivors})
-        asked = CohortQuery(
-            cohort=answers.survivors,
+        averaged = self.problem.averaged[0]
+        asked = replace(
+            query,
             broadcast=query.broadcast[:0],
             sums=(Sum(buffers.spec, len(averaged)),),
             public={FIRST: digest_of(query.broadcast)},
-            weights=weights,
         )
         second = yield asked
         step = np.zeros(len(self.initial))

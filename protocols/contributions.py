@@ -137,17 +137,20 @@ class Sampling:
     cohort: the least number of clients that the server asks, 0 if it is unknown.
     extra: the number of queries in a run beyond one in each round.
     weighs, draws: as in `ValueSpec`.
+    adds: whether the server adds each total to the model, times a constant (`ValueSpec.accumulates`).
     """
 
     cohort: int = 0
     extra: int = 0
     weighs: Literal["equal", "draws", "counts"] = "equal"
     draws: int = 0
+    adds: bool = True
 
     def of(self, spec: ValueSpec) -> ValueSpec:
         """The value's spec with this sampling."""
         schedule = replace(spec.schedule, extra=self.extra)
-        return replace(spec, cohort=self.cohort, schedule=schedule, weighs=self.weighs, draws=self.draws)
+        own = replace(spec, cohort=self.cohort, schedule=schedule, weighs=self.weighs, draws=self.draws)
+        return replace(own, accumulates=own.accumulates and self.adds)
 
 
 UNSAMPLED: Final = Sampling()
@@ -163,14 +166,25 @@ def update_sends(problem: Problem, sampling: Sampling, *, apart: bool = False) -
     bound = problem.local.update_bound
     if bound is None:
         return spec
+    if problem.local.bound_quantile is not None:
+        raise ConfigError(
+            "Expected a protocol that averages updates of the whole model, such as fedavg, for "
+            "`bound_quantile` under [local], got another one, or stale models. Leave it out: `update_bound` "
+            "then stays as it is."
+        )
     if not apart:
-        require_weights(problem, "`update_bound` clips, and noise moves,")
-        if problem.local.buffers_bound is not None:
-            raise ConfigError(
-                "Expected a model with running statistics that are averaged, for `buffers_bound` under "
-                "[local], got none. Leave it out."
-            )
+        require_bounded_weights(problem)
     return replace(spec, sensitivity=of_client(bound), grid=_grid(problem, bound))
+
+
+def require_bounded_weights(problem: Problem) -> None:
+    """Raises ConfigError if `update_bound` would clip running statistics, or another bound has none."""
+    require_weights(problem, "`update_bound` clips, and noise moves,")
+    if problem.local.buffers_bound is not None:
+        raise ConfigError(
+            "Expected a model with running statistics that are averaged, for `buffers_bound` under "
+            "[local], got none. Leave it out."
+        )
 
 
 def require_weights(problem: Problem, what: str) -> None:
@@ -220,6 +234,12 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
         # Otherwise its relative error is at most 2^-24.
         with np.errstate(over="ignore"):  # the grid refuses infinite values
             return Value(clear=shared - broadcast)
+    step, why = finite_step(broadcast, shared)
+    return replace(Value.summed(step[None], _grid(problem, bound), bound), blank=why)
+
+
+def finite_step(broadcast: Float32s, shared: Float32s | DataError) -> tuple[Floats, str]:
+    """The step (d,) from the broadcast to the trained values. Zeros, and why, if training diverges."""
     step, why = np.zeros(len(broadcast)), ""
     if isinstance(shared, DataError):
         why = str(shared)
@@ -228,7 +248,7 @@ def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError)
         step -= broadcast
     if not np.isfinite(step).all():
         step, why = np.zeros(len(broadcast)), "Expected a finite update, got one that diverged."
-    return replace(Value.summed(step[None], _grid(problem, bound), bound), blank=why)
+    return step, why
 
 
 class FromTraining:

@@ -13,4 +13,4 @@ All else is private.
 from securefl.core.lazy import lazy
 
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)
-__version__ = "0.1.0"
+__version__ = "0.2.0"

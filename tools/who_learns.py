@@ -104,7 +104,6 @@ Case = tuple[str, str, str, Mapping[str, Any], Mapping[str, Any]]
 CASES: list[Case] = [
     *((f'update, `sum = "{way}"`', "update", "fedavg", _HALF, {"sum": way}) for way in WAYS),
     ("update, clear, `[dpsgd]`", "update", "fedavg", _HALF, {"adjacency": "add-remove"}),
-    ("update, clear, local noise, per client", "update", "fedavg", _HALF, _PER_CLIENT),
     (
         "update, masked, distributed noise, per client",
         "update",
@@ -117,17 +116,8 @@ CASES: list[Case] = [
     ("sketch (CS-FL), clear", "update", "cs_fl", _DRAWN, {}),
     ("votes (CS-FL), clear", "votes", "cs_fl", _DRAWN, {}),
     *((f'profile, `scores = "{way}"`', "profile", "fedprof", _HALF, {"scores": way}) for way in SCORES),
-    (
-        'profile, mean-only, `scores = "ckks"`',
-        "profile",
-        "fedprof",
-        {**_HALF, "variant": "mean-only"},
-        {"scores": "ckks"},
-    ),
     ("profile, clear, noise", "profile", "fedprof", _CLIPPED, _LOCAL),
-    ("profile, pads, noise", "profile", "fedprof", _CLIPPED, _LOCAL | {"scores": "pads"}),
     ('direction (FLTrust), `scores = "pads"`', "direction", "fltrust", _DRAWN, {"scores": "pads"}),
-    ("statistic, local noise", "statistic", "fedlog", {}, _LOCAL),
     ("statistic, masked, distributed noise", "statistic", "fedlog", {}, _SHARES),
     ("statistic, clear, distributed noise", "statistic", "fedlog", {}, _SHARES | {"sum": "clear"}),
     ("statistic, central noise", "statistic", "fedlog", {}, _NOISED | {"noise": "central"}),
@@ -138,11 +128,9 @@ CASES: list[Case] = [
         {},
         _NOISED | {"sum": "two-server", "noise": "key-holder"},
     ),
-    ("statistic of heads, masked, distributed noise", "statistic", "heads", {}, _SHARES),
     ("consensus (FedDBE), masked", "consensus", "feddbe", _DRAWN, {"sum": "masked"}),
     ("fine-tuned (FedBABU), clear", "tuned", "fedbabu", _DRAWN, {}),
     ("loss (Active FL)", "loss", "active_fl", _DRAWN, {}),
-    ("loss, `loss_bound` and noise", "loss", "active_fl", _BOUNDED, _LOCAL),
     ("number of records, replace-one", "size", "active_fl", _DRAWN, {}),
     ("number of records, add-remove, noise", "size", "active_fl", _BOUNDED, _LOCAL),
 ]
@@ -181,7 +169,8 @@ def cells(case: Case) -> list[str]:
     said = {NonPrivateDpEvent: "ε = ∞", NoOpDpEvent: "no charge"}
     server, holder, others = (said.get(type(event), "finite ε") for event in cost.values())
     told = [privacy_card.learns(plan, [spec], party, assumptions=False) for party in (SERVER, KEY_HOLDER)]
-    return [case[0], f"{told[0]}: {server}", f"{told[1]}: {holder}".removesuffix(": no charge"), others]
+    holds = f"{told[1]}: {holder}".removesuffix(": no charge").removesuffix(": it takes no part")
+    return [case[0], f"{told[0]}: {server}", holds, others]
 
 
 def table() -> str:

@@ -108,12 +108,34 @@ def releases_of(path: Path) -> dict[str, Counter[tuple[str, Charge]]]:
     Raises DataError as `statement` does.
     """
     found: dict[str, Counter[tuple[str, Charge]]] = {}
+    for (holder, name, charge, _), number in _counted(path).items():
+        found.setdefault(holder, Counter())[name, charge] += number
+    return found
+
+
+def states_of(path: Path, holder: str) -> Counter[tuple[str, Charge]]:
+    """Return the releases of one data holder, counted by state ("reserved" or "committed") and charge.
+
+    Raises DataError as `statement` does. The file is not changed.
+    """
+    found: Counter[tuple[str, Charge]] = Counter()
+    for (who, _, charge, state), number in _counted(path).items():
+        if who == holder:
+            found[state, charge] += number
+    return found
+
+
+def _counted(path: Path) -> Counter[tuple[str, str, Charge, str]]:
+    """The releases by holder, name, charge and state."""
     with explaining(path, KIND):
-        before = noted(path)
+        before = noted(path)  # read first, because a run may add releases meanwhile
         _, releases, _ = read(path, lambda db: _stored(db, path, before))
+        rows = Counter((holder, name, charge, state) for _, holder, _, name, charge, state in releases)
         with decoding():
-            for _, holder, _, name, charge, _ in releases:
-                found.setdefault(holder, Counter())[name, load_charge(charge)] += 1
+            parsed = {charge: load_charge(charge) for _, _, charge, _ in rows}
+    found: Counter[tuple[str, str, Charge, str]] = Counter()
+    for (holder, name, charge, state), number in rows.items():
+        found[holder, name, parsed[charge], state] += number
     return found
 
 

@@ -189,12 +189,16 @@ class Evaluation:
 class Device:
     """The observer's view of a client: test records that are like its own, and its client state.
 
-    held: x and y of the client's own records that it never trains on. None without a hold-out.
-
         >>> import numpy as np
         >>> from securefl.algorithm import Device
         >>> Device(x=np.ones((2, 3)), y=np.array([0, 1]), kept={}).y.tolist()
         [0, 1]
+
+    Attributes:
+        x: the test records, (n, ...).
+        y: their class labels, (n,), or targets, (n, targets).
+        kept: the client state.
+        held: x and y of the client's own records that it never trains on. None without a hold-out.
 
     Raises nothing.
     """

@@ -72,8 +72,10 @@ class Plan:
         separation: the least number of rounds between two contributions of a client to one sum that each
             round queries once (`ValueSpec.each_round`). The client's ledger refuses an earlier one.
         coefficients: of the noise on those of these sums that a model adds up (`ValueSpec.accumulates`). It
-            is correlated over rounds if there are several (`dp.CorrelatedNoise`). No more than `separation`.
-            Sigma is then `noise_multiplier` times the sensitivity times their norm.
+            is correlated over rounds if there are several (`dp.CorrelatedNoise`). No more than `separation`,
+            or 1 and the weights of buffers. Sigma is then `noise_multiplier` times the sensitivity times
+            `CorrelatedNoise.column_norm`.
+        decays: of the buffers. None if `coefficients` are those of bands.
         dropout, corrupt: for hidden sums and distributed noise, the largest share of a cohort that falls
             silent (rounded down), and that colludes with the server (rounded up). `corrupt` has no default
             there.
@@ -127,6 +129,7 @@ class Plan:
     noise_multiplier: float = 0.0
     separation: int = 1
     coefficients: tuple[float, ...] = (1.0,)
+    decays: tuple[float, ...] = ()
     dropout: float = 0.0
     corrupt: float | None = None
     min_cohort_size: int | None = None
@@ -172,8 +175,9 @@ class Plan:
                 f"Expected noise as a word and a finite noise_multiplier >= 0, got {self.noise!r} and "
                 f"{self.noise_multiplier}."
             )
-        noise = CorrelatedNoise(self.coefficients, self.separation, 1)
+        noise = CorrelatedNoise(self.coefficients, self.separation, 1, self.decays)
         object.__setattr__(self, "coefficients", noise.coefficients)
+        object.__setattr__(self, "decays", noise.decays)
         self._check_weights()
         if self.hidden:
             self._check_hidden()
@@ -371,8 +375,9 @@ class Plan:
     def correlation(self, spec: ValueSpec) -> CorrelatedNoise:
         """How the noise on the totals of this value hangs together over rounds."""
         most = max(1, spec.asked(self.max_rounds, self.separation))
-        own = self.coefficients if spec.each_round and spec.accumulates else (1.0,)
-        return CorrelatedNoise(own, self.separation, most)
+        if spec.each_round and spec.accumulates:
+            return CorrelatedNoise(self.coefficients, self.separation, most, self.decays)
+        return CorrelatedNoise((1.0,), self.separation, most)
 
     def beside(self, cohort: int, *, told: bool = True) -> int:
         """The number of honest others that surely hide a client in a sum over this many clients: T - 1 - c.

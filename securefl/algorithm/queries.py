@@ -78,6 +78,11 @@ class Schedule:
         """Whether the value is queried in the round of this number, from 1."""
         return bool(self.period) and number % self.period == 0
 
+    @property
+    def at_end(self) -> bool:
+        """Whether its one query comes at the end of a run: in no regular round, and before none."""
+        return self.once and not (self.period or self.initial)
+
     def asked(self, rounds: int) -> int:
         """The most queries for it that reach one client in a run of this many rounds."""
         if self.once:

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import pandas as pd
 
 from securefl.accounting.figures import in_words
@@ -161,7 +162,8 @@ class Run:
         y = here.problem.server_y
         if here.problem.kind == "regression":
             return x, here.schema.in_units(y)
-        return x, here.schema.classes(here.problem.outputs)[y]
+        several = here.problem.kind == "multi-label"
+        return x, here.schema.classes(2 if several else here.problem.outputs)[y.astype(np.int64)]
 
     def _taken(self, arm: str | None, seed: int | None, client: int | None) -> Taken:
         names = [own.name for own in self.study.arms]

@@ -119,16 +119,14 @@ def masked_sum(
     """
     given = vectors(vectors_of)
     whole("min_honest", min_honest)
-    shares = {"corrupt": corrupt, "dropout": dropout, "max_client_weight": max_client_weight}
-    for what, value in {**shares, "noise_multiplier": noise_multiplier}.items():
+    trust = {"corrupt": corrupt, "dropout": dropout, "max_client_weight": max_client_weight}
+    for what, value in {**trust, "noise_multiplier": noise_multiplier}.items():
         number(what, value)
     for what, chosen in {"bound": bound, "clip": clip, "delta": delta, "budget": budget}.items():
         if chosen is not None:
             number(what, chosen)
     spec = _sends(given, bound, clip, noise_multiplier)
-    plan = _plan(
-        given, corrupt, dropout, min_honest, max_client_weight, noise_multiplier, delta, budget, ledger
-    )
+    plan = _plan(given, noise_multiplier, delta, budget, ledger, min_honest=min_honest, **trust)
     if not isinstance(silent, Collection) or isinstance(silent, str):
         raise ConfigError(f"Expected `silent` as a list of ids, got {silent!r}.")
     if strange := [name for name in silent if name not in given.names]:
@@ -190,15 +188,13 @@ def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float
 
 def _plan(
     given: Vectors,
-    corrupt: float,
-    dropout: float,
-    min_honest: int,
-    max_client_weight: float,
     noise: float,
     delta: float | None,
     budget: float | None,
     ledger: Path | str | None,
+    **trust: Any,
 ) -> Plan:
+    """The plan of one sum over all clients. trust: what it assumes of them."""
     if delta is None and (noise or ledger is not None):
         raise ConfigError("Expected `delta` with noise or a ledger: epsilon has no meaning without it.")
     if budget is not None and (ledger is None or not noise):
@@ -210,12 +206,8 @@ def _plan(
         sum="masked",
         noise=Distributed.word if noise else NO_NOISE,
         noise_multiplier=noise,
-        dropout=dropout,
-        corrupt=corrupt,
         min_cohort_size=len(given.names),
         max_cohort_size=len(given.names),
-        min_honest=min_honest,
-        max_client_weight=max_client_weight,
         unit="client",
         adjacency="zero-out",
         # Without noise epsilon is infinite at every delta.
@@ -223,4 +215,5 @@ def _plan(
         budget=budget,
         non_private=() if noise else (_NAME,),
         max_rounds=1,
+        **trust,
     )

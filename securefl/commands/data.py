@@ -51,12 +51,12 @@ def list_command(as_json: bool) -> None:
 
 @data.command(name="describe", epilog="Example:  securefl data describe survey.csv --target income --public")
 @click.argument("file", type=PATH)
-@click.option("--target", help="The column to predict.")
+@click.option("--target", multiple=True, help="The column to predict. Repeat it for several.")
 @click.option("--client-column", help="The column that names the client of a record.")
 @click.option("--public", is_flag=True, help="Confirm that FILE is public. The output reveals records.")
 @with_json("Print as JSON.")
 def describe_command(
-    file: Path, target: str | None, client_column: str | None, public: bool, as_json: bool
+    file: Path, target: tuple[str, ...], client_column: str | None, public: bool, as_json: bool
 ) -> None:
     """Propose the section [data] of a study for FILE (.csv, .parquet, .npz, .npy), which must be public.
 

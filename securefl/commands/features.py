@@ -180,11 +180,12 @@ def _of_table(path: Path, text: str, target: str | None) -> FeatureSource:
 
     from securefl.core.reading import near
     from securefl.data.columns import CORRECT, Cell
-    from securefl.data.tables import read_records
+    from securefl.data.describe import GUESS, guessed
 
-    frame: Any = read_records(path)
-    if not hasattr(frame, "columns"):
+    if path.suffix.lower() not in (".csv", ".parquet"):
         raise ConfigError(f"Expected a table (.csv, .parquet) for --text, got {path}.")
+    frame: Any
+    frame, said = guessed(path)
     for name in filter(None, (text, target)):
         if list(frame.columns).count(name) != 1:
             columns = ", ".join(map(repr, list(frame.columns)[:12]))
@@ -196,6 +197,7 @@ def _of_table(path: Path, text: str, target: str | None) -> FeatureSource:
     Cell(str(path), text).refuse(bad, texts, "a text")
     return FeatureSource(
         records=texts.tolist(),
+        notes=[f"{path}: csv = {said['csv']}. {GUESS}"] if said else (),
         y=None if target is None else _targets(frame[target], Cell(str(path), target, CORRECT)),
     )
 

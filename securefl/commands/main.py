@@ -18,7 +18,7 @@ from typing import Final
 
 import click
 
-from securefl import __version__
+import securefl
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import SENTENCE, Help, echo, spell_out
 from securefl.core.errors import ConfigError, SecureFLError
@@ -105,12 +105,18 @@ def _sentence(point: EntryPoint) -> str:
     return command.get_short_help_str(SENTENCE)
 
 
+def version(mark: Path) -> str:
+    """The version, with the commit that a package was built from. mark: the file that the build wrote."""
+    commit = f" ({mark.read_text(encoding='utf-8').strip()})" if mark.is_file() else ""
+    return f"{securefl.__version__}{commit}"
+
+
 @click.command(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EPILOG,
 )
-@click.version_option(__version__, prog_name="securefl")
+@click.version_option(version(Path(securefl.__file__).with_name("commit.txt")), prog_name="securefl")
 @click.option(
     "-v", "--verbose", is_flag=True, help="Print the log on stderr: a line for each finished round."
 )
@@ -143,24 +149,23 @@ def main() -> None:
         code = cli(prog_name="securefl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else ExitCode.DONE)
     except SecureFLError as error:
-        echo(f"securefl: {error}", err=True)
-        sys.exit(ExitCode.ERROR)
+        told = str(error)
     # A full disk or a missing file is shown as one line, not as a traceback.
     except OSError as error:
-        echo(f"securefl: {_told(error)}", err=True)
-        sys.exit(ExitCode.ERROR)
+        told = _told(error)
     except UnicodeEncodeError as error:
         if error.encoding != sys.getfilesystemencoding():
             raise
-        echo(f"securefl: {_unnamed(error)}", err=True)
-        sys.exit(ExitCode.ERROR)
+        told = _unnamed(error)
     except click.ClickException as error:
-        told = io.StringIO()
-        error.show(told)
-        echo(told.getvalue().rstrip("\n"), err=True)
+        shown = io.StringIO()
+        error.show(shown)
+        echo(shown.getvalue().rstrip("\n"), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(ExitCode.INTERRUPTED)
+    echo(f"securefl: {told}", err=True)
+    sys.exit(ExitCode.ERROR)
 
 
 def _require_folder() -> None:

@@ -147,6 +147,8 @@ def init(
             echo(unprotected)
         if made.bare:
             echo(f"It enters {content.sessions} session(s) without noise, over all studies (--sessions).")
+    if content.weights is not None:
+        echo(f"It agrees to initial weights of SHA-256 {content.weights[:12]}, and joins no other start.")
     echo(f"Its counter is {content.counter}: keep it out of the folder's backups.")
     if not content.roster:
         echo(f"Next: securefl party enrol {folder}")

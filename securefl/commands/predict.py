@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from securefl.commands.choices import NEW_FILE, PATH, with_json
 from securefl.commands.printing import echo, echo_json
@@ -165,7 +166,8 @@ def _table(trained: Trained, outputs: NDArray[Any], proba: bool) -> pd.DataFrame
         made |= {f"prediction of {name}": own for name, own in zip(targets, found.T, strict=True)}
     if proba:
         shares = trained.probable(outputs).T
-        made |= {f"probability of {label}": own for label, own in zip(trained.classes_, shares, strict=True)}
+        names = trained.classes_ if found.ndim == 1 else targets
+        made |= {f"probability of {name}": own for name, own in zip(names, shares, strict=True)}
     return pd.DataFrame(made)
 
 
@@ -176,13 +178,21 @@ def _told(trained: Trained, records: Any, made: pd.DataFrame, out: Path) -> dict
     schema = trained.about.records
     left = schema.left_out(records) if hasattr(records, "columns") and schema.columns is not None else ()
     told: dict[str, Any] = {"records": len(made), "left_out": list(left), "file": str(out)}
-    if trained.about.task == "classification":
-        predicted = words_of(made["prediction"])
-        told["labels"] = dict(Counter(predicted))
-        if schema.targets and schema.targets[0].name in left:
-            actual = words_of(records[schema.targets[0].name])
-            if {*words_of(trained.classes_)}.issuperset(actual):
-                told["accuracy"] = float((predicted == actual).mean())
+    if trained.about.task != "regression":
+        found = {
+            str(name).removeprefix("prediction of "): words_of(own)
+            for name, own in made.filter(regex="^prediction").items()
+        }
+        alone = trained.about.task == "classification"
+        told["labels"] = dict(
+            Counter(word if alone else f"{name} = {word}" for name, own in found.items() for word in own)
+        )
+        targets = [one.name for one in schema.targets]
+        if targets and {*targets} <= {*left}:
+            actual = [words_of(records[name]) for name in targets]
+            if {*words_of(trained.classes_)}.issuperset(np.concatenate(actual)):
+                right = [one == other for one, other in zip(found.values(), actual, strict=True)]
+                told["accuracy"] = float(np.all(right, axis=0).mean())
     return told
 
 

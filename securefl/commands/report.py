@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from securefl.commands.choices import FOLDER, PATH, with_json
-from securefl.commands.telling import tell_end, with_run_code
+from securefl.commands.telling import end_told, tell, with_run_code
 from securefl.core.lazy import loading
 
 
@@ -30,4 +30,6 @@ def report(folder: Path, out: Path | None, run_code: bool, trusted: tuple[Path, 
     with loading("securefl.study.session"):
         from securefl.study import session
 
-    tell_end(*session.reopen(folder, out, run_code=run_code, trusted=trusted), as_json)
+    found, page = session.reopen(folder, out, run_code=run_code, trusted=trusted)
+    tell(found, page, as_json)
+    end_told({"": found.alarms}, found.learnt)

@@ -232,12 +232,6 @@ def end_stopped(code: int, go_on: str) -> NoReturn:
     raise SystemExit(code)
 
 
-def tell_end(found: results.Results, page: Path, as_json: bool) -> None:
-    """Print a finished run's results on stdout and its warnings on stderr (see `end_told`)."""
-    tell(found, page, as_json)
-    end_told({"": found.alarms}, found.learnt)
-
-
 def warn(alarms: Mapping[str, Iterable[Alarm]]) -> None:
     """Print warnings on stderr, with `--json` too, and say for whom they are.
 

@@ -35,10 +35,16 @@ class Range:
     remedy: str = ""
 
     def __contains__(self, value: float) -> bool:
-        low, high = map(_number, self.words[1:-1].split(","))
+        low, high = self.ends
         above = value > low if self.words[0] == "(" else value >= low
         below = value < high if self.words[-1] == ")" else value <= high
         return above and below
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The two ends, whether the range has them or not."""
+        low, high = map(_number, self.words[1:-1].split(","))
+        return low, high
 
     def __str__(self) -> str:
         return self.words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from securefl.core.errors import DataError
 from securefl.core.text_safety import is_legible
 
 Index = NDArray[np.int64]
+Task = Literal["classification", "regression", "multi-label"]
+"""The kind of a learning problem. It decides the loss and the accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,7 +33,8 @@ class Dataset:
             [0, 1], and for sensor rows, shape (n, features). int64 for text, shape (n, characters): each
             entry is the position of a character in the vocabulary.
         y: int64 class labels of shape (n,) in [0, classes), or float32 targets of shape (n, targets).
-        classes: Number of classes. 0 means a regression.
+        classes: Number of classes. 0 means a regression, or several labels.
+        multi_label: Whether each target is a label of its own, 1 if the record has it and 0 if not.
         groups: int64 of shape (n,): the person that wrote or spoke each record. None if that is unknown.
         holders: Number of persons that may hold records, numbered as in `groups`. Some may have no record. 0
             means the persons in `groups`.
@@ -50,6 +53,7 @@ class Dataset:
     x: NDArray[Any]
     y: NDArray[Any]
     classes: int
+    multi_label: bool = False
     groups: NDArray[np.int64] | None = None
     holders: int = 0
     lenient: bool = False
@@ -71,6 +75,9 @@ class Dataset:
         else:
             fits = y.dtype == np.float32 and y.ndim == 2 and len(y) == n
             self._require(fits, f"targets y of float32 and of shape ({n}, targets), got {y.dtype} {y.shape}")
+        if self.multi_label:
+            within = not self.classes and (self.lenient or bool(np.isin(y, (0, 1)).all()))
+            self._require(within, "classes = 0 and labels of 0 and 1 for multi_label, got others")
         for what, values in (("values in x", x), ("targets y", y)):
             self._require(
                 self.lenient or bool(np.isfinite(values).all()), f"finite {what}, got NaN or infinity"
@@ -92,6 +99,13 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Shape of one record."""
         return tuple(self.x.shape[1:])
+
+    @property
+    def task(self) -> Task:
+        """The kind of the learning problem."""
+        if self.classes:
+            return "classification"
+        return "multi-label" if self.multi_label else "regression"
 
     @property
     def usable(self) -> NDArray[np.bool_]:
@@ -149,8 +163,8 @@ def whole_numbers(
         row, *place = np.argwhere(~fits)[0].tolist()
         raise DataError(
             f"{name}: expected whole numbers from 0 to {2**24 - 1:,}, since the model reads codes, got "
-            f"{x[row, *place]:g} in a record at {tuple(place)}. Correct the record, leave out a `range` or "
-            "`scaling`, or have the model read real numbers and take codes by x[:, 0].long()."
+            f"{x[row, *place]:g} in record {row + 1} at {tuple(place)}. Correct the record, leave out a "
+            "`range` or `scaling`, or have the model read real numbers and take codes by x[:, 0].long()."
         )
     bad, y = ~fits.all(axis=tuple(range(1, x.ndim))), y.copy()
     y[bad] = -1 if y.dtype == np.int64 else np.nan

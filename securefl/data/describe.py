@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MOST_WORDS: Final = 50
 """A column with more different words than this is proposed under `ignore`, not as categories."""
+GUESS: Final = "A guess from the file's text: `csv`. Look whether its cells are read as you would read them."
+"""The note beside a guessed dialect."""
 _UNKNOWN: Final = ("-", "--", "?", ".", "missing", "unknown", "#n/a", "k.a.")
 """Words in a column of numbers that are guessed to stand for an empty cell, in lower case."""
 MOST_LABELS: Final = 20
@@ -36,26 +38,26 @@ MOST_LABELS: Final = 20
 
 
 def proposal(
-    path: Path, *, target: str | None = None, client_column: str | None = None
+    path: Path, *, target: tuple[str, ...] = (), client_column: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Propose the section [data] as a table, with notes of one sentence each for the author of the study.
 
     Raises DataError if the file cannot be read, and ConfigError if it lacks a named column.
     """
-    table, said = _guessed(path, client_column)
+    table, said = guessed(path, client_column)
     section: dict[str, Any] = {"source": path.name, **said}
     records, clients = len(table.x if isinstance(table, Arrays) else table), 10
     if isinstance(table, Arrays):
-        whole = table.y.dtype.kind in "iub"
-        section["classes"] = int(table.y.max()) + 1 if whole and table.y.size else 0
+        most = int(table.y.max()) if table.y.dtype.kind in "iub" and table.y.size else None
+        several = table.y.size > len(table.y)
+        section["classes"] = 0 if most is None or (several and most > 1) else most + 1
         notes = [f"x has shape {table.x.shape}, y has shape {table.y.shape}."]
     else:
-        guess = "A guess from the file's text: `csv`. Look whether its cells are read as you would read them."
         if client_column is not None and client_column in table:
             clients = table[client_column].nunique()
         more, notes = _of_table(table, path, target, client_column)
         section |= more
-        notes = [guess, *notes] if said else notes
+        notes = [GUESS, *notes] if said else notes
     each = float(f"{max(1, records / max(1, clients)):.2g}")
     notes.append(
         f"A finite epsilon needs a public number of a client's records too: public_num_examples = {each:.0f}"
@@ -65,19 +67,26 @@ def proposal(
     return section | {"clients": 10, "partition": {"kind": "iid"}}, [*notes, "Choose clients and partition."]
 
 
-def _guessed(path: Path, client_column: str | None) -> tuple[pd.DataFrame | Arrays, dict[str, Any]]:
-    """The records of a file, and how it is written: the key `csv` of [data] if it is no plain .csv."""
+def guessed(path: Path, client_column: str | None = None) -> tuple[pd.DataFrame | Arrays, dict[str, Any]]:
+    """Read the records of a file, and guess how it is written.
+
+    Args:
+        path: the file.
+        client_column: as of `read_table`.
+
+    Returns:
+        The records, and the key `csv` of [data] if the file is no plain .csv; else no key.
+
+    Raises:
+        DataError, ConfigError: as `read_table`.
+    """
     if path.suffix.lower() != ".csv" or not path.is_file() or path.stat().st_size > LARGEST:
         return read_table(path, client_column), {}
     content = path.read_bytes()
-    try:
-        text, encoding = content.decode(), PLAIN.encoding
-    except UnicodeDecodeError:
-        encoding = "latin-1"  # of any bytes
+    for encoding in (PLAIN.encoding, "cp1252", "latin-1"):  # the last one takes any bytes
         with suppress(UnicodeDecodeError):
-            content.decode("cp1252")
-            encoding = "cp1252"
-        text = content.decode(encoding, "replace")
+            text = content.decode(encoding)
+            break
     head = text.partition("\n")[0]
     signs: tuple[Any, ...] = (",", ";", "\t", "|")
     dialect = Dialect(delimiter=max(signs, key=head.count), encoding=encoding)
@@ -100,10 +109,10 @@ def _guessed(path: Path, client_column: str | None) -> tuple[pd.DataFrame | Arra
 
 
 def _of_table(
-    frame: pd.DataFrame, path: Path, target: str | None, client_column: str | None
+    frame: pd.DataFrame, path: Path, target: tuple[str, ...], client_column: str | None
 ) -> tuple[dict[str, Any], list[str]]:
     names = names_of(frame, str(path))
-    for name in (target, client_column):
+    for name in (*target, client_column):
         if name is not None and name not in names:
             raise ConfigError(
                 f"{path}: expected one of the columns {', '.join(names)}, got {name!r}{near(name, names)}."
@@ -113,7 +122,7 @@ def _of_table(
     found: dict[str, Any] = {}
     columns: dict[str, Any] = {}
     notes, ignored = [], []
-    if target is None:
+    if not target:
         notes.append("Choose the target, and declare its classes (0 for a regression): --target COLUMN.")
     for name in names:
         values = frame[name]
@@ -127,17 +136,17 @@ def _of_table(
                 notes.append(
                     f"{name}: {len(words)} clients. A finite epsilon needs their names as categories."
                 )
-        elif name != target:
+        elif name not in target:
             proposed, note = _column(values, Cell(str(path), name), words)
             if proposed is None:
                 ignored.append(name)
             else:
                 columns[name] = proposed
             notes += [f"{name}: {note}"] if note else []
-    if target is not None:
-        found["target"] = target
-        found["classes"], scale = _labels(frame[target], Cell(str(path), target))
-        columns |= {target: scale} if scale else {}
+    if target:
+        found["target"] = target[0] if len(target) == 1 else list(target)
+        found["classes"], scales = _labels_of_all(frame, path, target)
+        columns |= scales
     return found | ({"ignore": ignored} if ignored else {}) | {"columns": columns}, notes
 
 
@@ -154,9 +163,8 @@ def _column(values: pd.Series[Any], cell: Cell, words: list[str]) -> tuple[dict[
     known = numbers[~np.isnan(numbers)]
     if not len(known) or (known == known[0]).all():
         return None, "one value in all records, so it has no information."
-    if np.abs(known).max() > np.finfo(np.float32).max:
+    if (found := _scale(known)) is None:
         return None, "values beyond 32 bits. Write them in larger units if they have information."
-    found: dict[str, Any] = {"range": _around(known)}
     if len(known) == len(numbers):
         return found, ""
     found |= {"missing": found["range"][0], "indicator": True}
@@ -173,16 +181,32 @@ def _labels(values: pd.Series[Any], cell: Cell) -> tuple[Any, dict[str, Any] | N
     known = numbers[~np.isnan(numbers)]
     if len(words) <= MOST_LABELS and (known == np.round(known)).all():
         return sorted(int(one) for one in np.unique(known)), None
-    fits = len(known) and np.abs(known).max() <= np.finfo(np.float32).max
-    return 0, {"range": _around(known)} if fits else None
+    return 0, _scale(known) if len(known) else None
 
 
-def _around(known: NDArray[np.float64]) -> list[float]:
-    """A range of round numbers that contains all of `known`."""
+def _labels_of_all(
+    frame: pd.DataFrame, path: Path, target: tuple[str, ...]
+) -> tuple[Any, dict[str, dict[str, Any]]]:
+    """Propose the classes of all targets: two that each of several labels has, or else a regression's."""
+    each = {name: _labels(frame[name], Cell(str(path), name)) for name in target}
+    (classes, _), *others = each.values()
+    if others and (classes == 0 or len(classes) != 2 or any(own != classes for own, _ in others)):
+        numbers = {name: numbers_of(frame[name], Cell(str(path), name)) for name in target}
+        known = {name: own[~np.isnan(own)] for name, own in numbers.items()}
+        scales = {name: _scale(own) for name, own in known.items() if len(own)}
+        return 0, {name: scale for name, scale in scales.items() if scale}
+    return classes, {name: scale for name, (_, scale) in each.items() if scale}
+
+
+def _scale(known: NDArray[np.float64]) -> dict[str, Any] | None:
+    """A range of round numbers that contains all of `known`, or None if float32 does not hold them."""
+    if np.abs(known).max() > np.finfo(np.float32).max:
+        return None
     low, high = float(known.min()), float(known.max())
     step = 10.0 ** floor(log10(high - low)) / 10 if high > low else 1.0
     # Format to 12 digits: a float multiple of 0.1 has many.
-    return [float(f"{floor(low / step) * step:.12g}"), float(f"{ceil(high / step) * step:.12g}")]
+    ends = floor(low / step) * step, ceil(high / step) * step
+    return {"range": [float(f"{end:.12g}") for end in ends]}
 
 
 def lines(section: Mapping[str, Any]) -> Iterator[str]:

@@ -27,6 +27,8 @@ from securefl.data.sides import Sides, parted
 from securefl.data.tables import PLAIN, files_in, read_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from securefl.data.in_memory import Portion
 
 TEST_SHARE: Final = 0.3
@@ -141,6 +143,8 @@ def prepare(
     if known := tuple(found.parts) if found.divided else layout.clients:
         _require_sites(layout, (*known, *own_codes))
     schema = of_layout(layout, features)
+    if any(isinstance(part, Dataset) for part in found.parts.values()):
+        schema = replace(schema, targets=())  # its targets are encoded already, and may be others
     parts = {
         where: _portion(part, layout, schema, where, name, others=own_codes, lenient=claimed)
         for where, part in found.parts.items()
@@ -153,7 +157,7 @@ def prepare(
         test, _ = _portion(found.test, layout, schema, tested, name, server=True)
     if not parts:
         # An error would reveal that no client has a record. If nothing tells their shape, it is one number.
-        nothing = Arrays(x=np.empty((0, 1)), y=np.empty(0))
+        nothing = Arrays(x=np.empty((0, 1)), y=np.empty((0, max(1, len(layout.target)))))
         blank = _portion(nothing, layout, schema, name, name, lenient=True)[0] if test is None else test
         parts = {next(iter(found.parts)): (replace(blank.take(slice(0)), lenient=True), None)}
     whole, clients = _joined(parts, tuple(found.parts) if found.divided else (), layout, claimed)
@@ -194,14 +198,16 @@ def _require_no_columns(parts: Mapping[str, Portion], layout: Layout) -> None:
         is_dataset = isinstance(part, Dataset)
         by_name = isinstance(part, Arrays) and part.by_name
         for key, said in (
-            ("columns", layout.columns),
+            ("columns", layout.columns if is_dataset else {*layout.columns} - {*layout.target}),
             ("ignore", layout.ignore and not by_name),
             ("client_column", is_dataset and layout.client_column),
             ("label_map", is_dataset and layout.label_map),
         ):
             if said:
                 what = (
-                    "a Dataset, which declares it itself" if is_dataset else "arrays, which have no columns"
+                    "a Dataset, which declares it itself"
+                    if is_dataset
+                    else "arrays, which have no columns but their targets"
                 )
                 raise ConfigError(
                     f"[data] Expected no `{key}` for {where}, {what}. Leave it out, or bring a table."
@@ -241,13 +247,10 @@ def _portion(
     y: Any
     clients: Any
     if isinstance(part, Arrays):
-        (x, y), clients, target = _of_arrays(part, layout, where, lenient), part.clients, "y"
+        (x, y), clients = _of_arrays(part, layout, where, lenient), part.clients
     else:
         x, clients = schema.encode(part, where, remedy="", lenient=lenient), part[whose] if whose else None
-        y, target = part[layout.target[0]], layout.target[0]
-        if not layout.count:
-            targets = Schema(columns=schema.targets, shape=(len(schema.targets),))
-            y = targets.encode(part, where, remedy=CORRECT, lenient=lenient)
+        y = part[[*layout.target]]
     if whose:
         if clients is None:
             raise DataError(
@@ -261,14 +264,26 @@ def _portion(
         sites = np.full(len(x), where, object) if words is None else words
         if server and not isinstance(part, Arrays) and layout.client_column in part:
             sites = words_of(part[layout.client_column])
-        labels = _labels_of(words_of(y), sites, layout, Cell(where, target, lenient=lenient))
-        y = coded(labels, layout.labels, Cell(where, target, _LABEL, lenient))
+        codes = []
+        for target, own in y.items():
+            labels = _labels_of(words_of(own), sites, layout, Cell(where, target, lenient=lenient))
+            codes.append(coded(labels, layout.labels, Cell(where, target, _LABEL, lenient)))
+        y = np.column_stack(codes).astype(np.float32) if len(codes) > 1 else codes[0]
+        if lenient and y.ndim > 1:
+            y[y < 0] = nan
+    elif schema.targets:
+        targets = Schema(columns=schema.targets, shape=(len(schema.targets),))
+        y = targets.encode(y, where, remedy=CORRECT, lenient=lenient)
+    else:
+        y = _numbers(y.to_numpy(), where, "y", lenient)
+    classes = layout.count or 0 if y.ndim == 1 else 0
     if lenient:
-        bad = ~(finite_rows(x) & labelled(y, layout.count or 0))
+        bad = ~(finite_rows(x) & labelled(y, classes))
         if words is not None and not isinstance(part, Arrays):
             bad |= words == ""
-        x[bad], y[bad] = nan, -1 if layout.count else nan
-    return Dataset(name=name, x=x, y=y, classes=layout.count or 0, lenient=lenient), words
+        x[bad], y[bad] = nan, -1 if classes else nan
+    several = bool(layout.count) and not classes
+    return Dataset(name=name, x=x, y=y, classes=classes, multi_label=several, lenient=lenient), words
 
 
 def clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
@@ -279,6 +294,8 @@ def clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
     """
     words = words_of(clients)
     cell.refuse(words == "", words, "the client of the record", "Add it.")
+    import pandas as pd
+
     values = list(clients)
     rounded = np.array([_is_rounded(one) for one in values], np.bool_)
     cell.refuse(rounded, words, "a client as text or as a whole number", "A float rounds so large a number.")
@@ -286,12 +303,12 @@ def clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
     # Two equal numbers are one client. Two texts of one number may be two.
     pairs = zip(values, words, strict=True)
     texts = np.array([one.strip() if isinstance(one, str) else word for one, word in pairs], object)
-    first = dict(zip(words[::-1], texts[::-1], strict=True))
-    other = texts != np.array([first[word] for word in words], object)
+    first = pd.Series(texts, dtype=object).groupby(words).transform("first").to_numpy()
+    other = texts != first
     cell.refuse(
         other,
         texts,
-        f"{first[words[other.argmax()]]!r} as before" if other.any() else "",
+        f"{first[other.argmax()]!r} as before" if other.any() else "",
         "Write a client alike everywhere, or give two clients two names.",
     )
     return words
@@ -328,8 +345,8 @@ def _require_sites(layout: Layout, known: Sequence[str]) -> None:
 
 def _of_arrays(
     arrays: Arrays, layout: Layout, where: str, lenient: bool
-) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Convert arrays of any number type into float32 records, and float32 targets or labels as they are.
+) -> tuple[NDArray[np.float32], pd.DataFrame]:
+    """Convert arrays of any number type into float32 records, and a table of the targets as they are.
 
     If no classes are declared, targets of a float type are a regression. Raises DataError for values that are
     not numbers, not finite, or of another length.
@@ -349,11 +366,21 @@ def _of_arrays(
             "number if they are 0, 1, ...; a list of the labels; or 0 for a regression."
         )
     records = _numbers(x, where, "x", lenient)
-    if not layout.count:
-        return records, _numbers(y[:, None] if y.ndim == 1 else y, where, "y", lenient)
-    if y.ndim > 1 and y.shape[1:] != (1,):
-        raise DataError(f"{where}: expected one label a record, got y of shape {y.shape}.")
-    return records, y.reshape(-1)
+    y = y[:, None] if y.ndim == 1 else y
+    if y.ndim > 2 or (layout.count not in (None, 0, 2) and y.shape[1] != 1):
+        raise DataError(
+            f"{where}: expected one label a record, got y of shape {y.shape}. Of labels written as one 1 "
+            "among zeros take y.argmax(1); several labels of a record have classes = 2."
+        )
+    if layout.target and len(layout.target) != y.shape[1]:
+        raise DataError(
+            f"{where}: expected y of shape (n, {len(layout.target)}), one column for each `target`, got "
+            f"{y.shape}. Name each column, or leave `target` out."
+        )
+    import pandas as pd
+
+    unnamed = ["y"] if y.shape[1] == 1 else [f"y[:, {place}]" for place in range(y.shape[1])]
+    return records, pd.DataFrame(y, columns=[*layout.target] or unnamed)
 
 
 def _numbers(array: NDArray[Any], where: str, name: str, lenient: bool) -> NDArray[np.float32]:
@@ -380,6 +407,8 @@ def _joined(
 
     divided: the names of all portions, if each belongs to one client. Those that tell no shape are no parts.
     """
+    import pandas as pd
+
     where, (first, whose) = next(iter(parts.items()))
     made = [part for part, _ in parts.values()]
     for key, part in zip(parts, made, strict=True):
@@ -392,11 +421,10 @@ def _joined(
         sizes = [len(parts[key][0]) if key in parts else 0 for key in divided]
         groups = np.repeat(np.arange(len(divided)), sizes)
     elif whose is not None:
-        words = [str(one) for one in whose]
+        words = [*map(str, whose)]
         declared = layout.clients or tuple(map(str, range(first.holders)))
         names = declared or tuple(sorted(set(words), key=_by_size))
-        places = {one: place for place, one in enumerate(names)}
-        groups = np.array([places.get(word, -1) for word in words], np.int64)
+        groups = pd.Index(names, dtype=object).get_indexer(pd.Index(words, dtype=object))
         if -1 in groups and not claimed:
             row = int(groups.argmin())
             raise DataError(
@@ -467,14 +495,13 @@ def _absent(train: Dataset, clients: Sequence[str], schema: Schema) -> Iterator[
     if train.groups is None or not train.classes:
         return
     used = train.usable
-    counts = np.zeros((len(clients) or int(train.groups.max(initial=0)) + 1, train.classes), np.int64)
-    np.add.at(counts, (train.groups[used], train.y[used]), 1)
-    if len(lacking := np.argwhere(counts == 0)):
-        client, label = lacking[0].tolist()
-        some = len({*lacking[:, 0].tolist()})
+    held = np.zeros((len(clients) or int(train.groups.max(initial=0)) + 1, train.classes), np.bool_)
+    held[train.groups[used], train.y[used]] = True
+    if not held.all():
+        client, label = np.argwhere(~held)[0].tolist()
         yield (
-            f"Without a training record of some class: {some} of {len(counts)} clients, such as "
-            f"{clients[client] if clients else str(client)!r} of "
+            f"Without a training record of some class: {(~held.all(1)).sum()} of {len(held)} clients, such "
+            f"as {clients[client] if clients else str(client)!r} of "
             f"{str(schema.classes(train.classes)[label])!r}."
         )
 
@@ -491,10 +518,17 @@ def _digest(whole: Dataset) -> str:
 def _notes(train: Dataset, columns: Sequence[Named], layout: Layout) -> Iterator[str]:
     plain = [one.name for one in columns if one.name not in layout.columns]
     # Of targets of unlike scale a step learns the largest alone, or diverges.
-    plain += [name for name in layout.target if columns and not layout.count and name not in layout.columns]
+    if train.task == "regression" and (columns or train.y.shape[1] > 1):
+        unnamed = [f"y[:, {place}]" for place in range(train.y.shape[1])]
+        plain += [name for name in layout.target or unnamed if name not in layout.columns]
     if plain:
         yield (
             f"{listed(plain)}: numbers used without scaling. A range under [data.columns] would scale them."
+        )
+    if train.task == "multi-label":
+        yield (
+            f"Each record has {train.y.shape[1]} labels. The loss is the mean of their binary "
+            "cross-entropies, and accuracy counts records of which all labels are right."
         )
     if columns and len(train):
         flat = (train.x == train.x[0]).all(0)

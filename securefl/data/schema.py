@@ -56,10 +56,11 @@ class Schema:
 
     columns: the feature columns in order with their declarations, or None for records that were arrays.
     shape: of one record as it is encoded, before `features`. targets: the columns that the model predicts, or
-    empty for arrays. labels: the labels in the order of the classes, or empty if they are 0, 1, ... or if
-    the targets are numbers. network: the network that computed the records elsewhere, "none", or "" if it is
-    unknown. scaling: of the encoded records by public constants, or None. features: the network that computes
-    features of the encoded records, or None. csv: how a .csv of such records is written.
+    empty for arrays of which the study names none. labels: the labels in the order of the classes, or empty
+    if they are 0, 1, ... or if the targets are numbers. network: the network that computed the records
+    elsewhere, "none", or "" if it is unknown. scaling: of the encoded records by public constants, or None.
+    features: the network that computes features of the encoded records, or None. csv: how a .csv of such
+    records is written.
 
     Raises ValueError if the parts contradict each other.
     """
@@ -204,7 +205,7 @@ def of_layout(layout: Layout, features: Sequence[str] | None, shape: tuple[int, 
     """
     labels = layout.classes if isinstance(layout.classes, tuple) else ()
     if features is None:
-        return Schema(columns=None, shape=shape, labels=labels)
+        return Schema(columns=None, shape=shape, targets=layout.named(layout.target), labels=labels)
     columns, targets = layout.named(features), layout.named(layout.target)
     width = sum(len(one.values) for one in columns)
     return Schema(columns=columns, shape=(width,), targets=targets, labels=labels, csv=layout.csv)

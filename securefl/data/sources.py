@@ -83,15 +83,14 @@ def load(
         ConfigError: The name is unknown.
         DataError: A file is missing, damaged or unusable.
     """
-    files = files_of(name)
     root = folder or data_folder()
     if download and not (name == "cifar10" and _decoded_in(root)):
         fetch(name, folder=root)
-    rng = stream(seed, "split", name)
-    if name == "cifar10":
-        return _cifar10(root)
-    paths = [verified(name, file, root) for file in files]
+    paths, rng = _paths(name, root), stream(seed, "split", name)
     match name:
+        case "cifar10":
+            *train, test = (cifar_records(path.read_bytes()) for path in paths)
+            return Split(train=_cifar_part(train), test=_cifar_part([test]))
         case "digits":
             return _digits(rng, sides)
         case "gas_turbine":
@@ -112,12 +111,18 @@ def require_files(name: str, *, folder: Path | None = None) -> None:
         ConfigError: The name is unknown.
         DataError: A file is missing or damaged. The error names it and says how to fetch it.
     """
-    root, files = folder or data_folder(), files_of(name)
-    if name == "cifar10":
-        _cifar10_paths(root)
-        return
-    for file in files:
-        verified(name, file, root)
+    _paths(name, folder or data_folder())
+
+
+def _paths(name: str, root: Path) -> list[Path]:
+    """The verified files of a data set.
+
+    Those of CIFAR-10 are the authors' batches, or the batches of `CIFAR10_DECODED` if only these are there.
+    """
+    files = files_of(name)
+    if name == "cifar10" and not _all_in(root, files) and (place := _decoded_in(root)):
+        root, files = place, CIFAR10_DECODED
+    return [verified(name, file, root) for file in files]
 
 
 @cache
@@ -198,22 +203,9 @@ def scaled_gas(rows: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.asarray((np.clip(rows, low, high) - low) / (high - low), np.float32)
 
 
-def _cifar10(root: Path) -> Split:
-    *train, test = (cifar_records(path.read_bytes()) for path in _cifar10_paths(root))
-    return Split(train=_cifar_part(train), test=_cifar_part([test]))
-
-
 def cifar_records(content: bytes) -> NDArray[np.uint8]:
     """The records (n, 3073) of a binary batch: a label, then 32 x 32 pixels of each colour."""
     return np.frombuffer(content, np.uint8).reshape(-1, 1 + 3 * 32**2)
-
-
-def _cifar10_paths(root: Path) -> list[Path]:
-    """The authors' batches, or the batches of `CIFAR10_DECODED` if only these are there."""
-    files = files_of("cifar10")
-    if not _all_in(root, files) and (place := _decoded_in(root)):
-        root, files = place, CIFAR10_DECODED
-    return [verified("cifar10", file, root) for file in files]
 
 
 def _decoded_in(root: Path) -> Path | None:

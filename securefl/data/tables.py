@@ -34,7 +34,6 @@ SUFFIXES: Final = (".csv", ".parquet", ".npz", ".npy")
 LARGEST: Final = 2**31
 """The most bytes of one file, and of its unpacked content."""
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
-_LINE_BREAKS: Final = re.compile(rb"\r\n|\n|\r")
 _FEATURES: Final = re.compile(r"(?P<data>\w+)-features(-test)?\.npz")
 MOST_COLUMNS: Final = 100_000
 MOST_FILES: Final = 100_000
@@ -234,7 +233,7 @@ def _each_line(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
     content = path.read_bytes()
     if _marked(dialect.encoding) != dialect.encoding:
         content = content.removeprefix(codecs.BOM_UTF8)
-    for number, line in enumerate(_LINE_BREAKS.split(content), 1):
+    for number, line in enumerate(content.splitlines(), 1):
         if line:
             try:
                 text = line.decode(dialect.encoding)

@@ -22,7 +22,7 @@ from securefl.deployment import spending as spendings
 from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.folder import STUDY
 from securefl.deployment.gathering import AT_ONCE, Patience
-from securefl.deployment.party_setup import changed_plan, work_of
+from securefl.deployment.party_setup import require_agreed, work_of
 from securefl.deployment.pinning import pinned_of
 from securefl.deployment.plan_file import PlanFile
 from securefl.deployment.roster import PinnedRoster
@@ -39,7 +39,7 @@ from securefl.study.attended import Followed
 from securefl.study.backends import ArmContext
 from securefl.study.config import Arm
 from securefl.study.interruption import Stop
-from securefl.study.results import Results
+from securefl.study.results import Results, stopped_after
 from securefl.study.session import Tell, run_study
 
 
@@ -47,7 +47,7 @@ class OwnMachines:
     """A backend whose parties run on machines of their own. `exchange` carries requests to them.
 
     Args:
-        agreed: the plan that the server's owner agreed to.
+        agreed: the plan file of the server, with the plan and start that its owner agreed to.
         pinned: the server's roster.
         identity: the server's long-term keys, as the roster lists them.
         exchange: see `deployment.transport`.
@@ -58,7 +58,7 @@ class OwnMachines:
 
     def __init__(
         self,
-        agreed: Plan,
+        agreed: PlanFile,
         pinned: PinnedRoster,
         identity: Identity,
         exchange: SendAndReceive,
@@ -76,11 +76,10 @@ class OwnMachines:
     def engine(self, arm_context: ArmContext) -> RemoteEngine:
         """The engine of this arm.
 
-        Raises ConfigError if the study has simulated network faults or lying clients, another plan than the
-        one agreed to, or the roster another number of clients.
+        Raises ConfigError if the study has simulated network faults or lying clients, another plan or
+        start than those agreed to, or the roster another number of clients.
         """
-        if arm_context.plan != self._agreed:
-            raise changed_plan(self._agreed, arm_context.plan)
+        require_agreed(self._agreed, arm_context.plan, arm_context.world)
         if arm_context.study.network != Faults():
             raise ConfigError(
                 "Expected no [network] if parties run on machines of their own, got one: its faults are "
@@ -116,7 +115,7 @@ class OwnMachines:
         return RemoteEngine(
             ServerSide(plan=plan, pinned=self._pinned, record=record, study=study.study.name),
             contributions,
-            work_of(study, arm_context.arm, arm_context.world.seed),
+            work_of(study, arm_context.arm, arm_context.world),
             self._exchange,
             server=server,
             nonce=arm_context.nonce,
@@ -138,6 +137,8 @@ class OwnMachines:
         number, rounds = records[-1]["round"], context.study.study.rounds
         if number == rounds:
             return []
+        if why := stopped_after(context.study, records):
+            return [f"Ended {why}."]
         out = {
             why: sorted({k for record in records for k in record[key]})
             for key, why in (("retired", Absence.OVER_BUDGET), ("proven_cheaters", Absence.CHEATED))
@@ -254,7 +255,7 @@ def run_deployed(
     with locked(folder, say):
         pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
         patience = Patience(seconds=wait, say=say, stop=stop, clock=clock, pause=pause)
-        backend = OwnMachines(content.plan, pinned, identity, exchange, patience)
+        backend = OwnMachines(content, pinned, identity, exchange, patience)
         records: list[Mapping[str, Any]] = []
         followed, newest = Followed(), dict[int, str]()
 

@@ -60,7 +60,7 @@ class Enter:
     Attributes:
         plan: the server's plan, as `Plan.text`.
         study: the server's name of the study, for people.
-        work: digest of the parties' computation, such as a study's text with its arm and seed, 32 bytes.
+        work: digest of the parties' computation, such as a study's text with arm, seed and start, 32 bytes.
         roster: digest of the server's roster, 32 bytes.
         nonce: 32 bytes that no session had before.
         signature: of the server over the others.

@@ -45,12 +45,21 @@ from securefl.sums.registry import has_key_holder
 from securefl.training.task import Problem
 
 
-def work_of(study: Study, arm: Arm, seed: int) -> bytes:
-    """Digest of a study's text, an arm and a seed, 32 bytes. Parties with equal digests run the same code."""
-    parts = (study.text, arm.name, str(seed))
+def work_of(study: Study, arm: Arm, world: World) -> bytes:
+    """Digest of a study's text, an arm, a seed and the initial weights that the study names, 32 bytes.
+
+    Parties with equal digests run the same code from the same start.
+    """
+    start = weights_of(world)
+    parts = (study.text, arm.name, str(world.seed), *([] if start is None else [start]))
     # Each part has a digest of its own, so that no two lists of parts give the same bytes.
     inner = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
     return hashlib.sha256(prefix("work") + inner).digest()
+
+
+def weights_of(world: World) -> str | None:
+    """Digest of the file of initial weights that the study names, in hex; None without one."""
+    return world.marks.bound.get("weights")
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ class PartyStudy:
 
     @property
     def work(self) -> bytes:
-        return work_of(self.study, self.arm, self.world.seed)
+        return work_of(self.study, self.arm, self.world)
 
     @cached_property
     def spec(self) -> Mapping[str, ValueSpec]:
@@ -136,16 +145,19 @@ class PartyStudy:
             count_session=count_session,
         )
 
-    def require(self, content: PlanFile) -> None:
-        """Raises ConfigError unless the study still gives the plan that the party's owner agreed to."""
-        if self.plan != content.plan:
-            raise changed_plan(content.plan, self.plan)
 
-
-def changed_plan(agreed: Plan, found: Plan) -> ConfigError:
-    """The error if a party's study does not give the plan that its owner agreed to."""
-    others = [name for name, own in found.words().items() if own != agreed.words()[name]]
-    return ConfigError(
+def require_agreed(content: PlanFile, plan: Plan, world: World) -> None:
+    """Raises ConfigError unless a study still gives the plan and start that the party's owner agreed to."""
+    if (found := weights_of(world)) != content.weights:
+        agreed, got = (f"SHA-256 {own[:12]}" if own else "none" for own in (content.weights, found))
+        raise ConfigError(
+            f"Expected the initial weights of party.toml, {agreed}, got {got}: the file was changed. Bring "
+            "it back, or agree to the study again: securefl party init --again."
+        )
+    if plan == content.plan:
+        return
+    others = [name for name, own in plan.words().items() if own != content.plan.words()[name]]
+    raise ConfigError(
         f"Expected the plan of party.toml from study.toml, got another {', '.join(others)}: one of the "
         "files was changed, "
         "or this release of securefl computes another plan. Check the study, and agree to it again: "

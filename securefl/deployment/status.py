@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from contextlib import closing
 from math import inf
 from pathlib import Path
@@ -128,19 +129,27 @@ def _wrong(folder: Path, content: plan_file.PlanFile) -> str:
 
 def _spent(path: Path, name: str, terms: Terms) -> dict[str, Any]:
     # The accountant takes seconds to load, and a party without a ledger does not need it.
-    from securefl.accounting.statements import statement
+    from securefl.accounting.composition import running_epsilon
+    from securefl.accounting.events import History
+    from securefl.accounting.statements import states_of
 
-    said = {party: statement(path, party=party, holder=name) for party in PARTIES}
-    rows = said[PARTIES[0]].releases
+    counts = states_of(path, name)
+    spent = {party: Counts[Any]() for party in PARTIES}
+    for (_, charge), number in counts.items():
+        for party, event in charge.by_party().items():
+            spent[party][event] += number
     return {
         "terms": {
             **{name: getattr(terms, name) for name in ("unit", "adjacency", "delta")},
             "budget": plain(inf if terms.budget is None else terms.budget),
             "adversaries": list(terms.adversaries),
         },
-        "epsilon": {party: own.releases[-1]["epsilon"] if rows else 0.0 for party, own in said.items()},
+        "epsilon": {
+            party: plain(round(running_epsilon(History.of(own), terms.delta), 6))
+            for party, own in spent.items()
+        },
         "releases": {
-            "committed": sum(row["state"] == "committed" for row in rows),
-            "reserved": sum(row["state"] == "reserved" for row in rows),
+            state: sum(number for (own, _), number in counts.items() if own == state)
+            for state in ("committed", "reserved")
         },
     }

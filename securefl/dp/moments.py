@@ -34,13 +34,18 @@ _COUNT = int(WEIGHT * _UNIT)
 
 @dataclass(frozen=True, eq=False)
 class MeanVariance:
-    """Mean and population variance per element, float64 (q,), over `count` records.
+    """Mean and population variance per element, over `count` records.
 
         >>> from securefl.dp import MeanVariance
         >>> len(MeanVariance([0.1, 0.2], [1.0, 0.9], 10))
         2
 
     A constant element has variance 0, which is allowed. It is floored when two profiles are compared.
+
+    Attributes:
+        mean: float64 (q,).
+        variance: float64 (q,), each at least 0.
+        count: the number of records, from 1.
 
     Raises:
         DataError: vectors of two lengths, non-finite values, negative variances, or a count below 1.

@@ -252,7 +252,7 @@ def _count(found: Rehearsal, nodes: int | None, config: dict[str, Any], terms: A
 def _told(found: Rehearsal, started: Started, terms: AppTerms, nodes: int) -> None:
     """What follows from strategy, model and terms."""
     with found.finding("server"):
-        served(started.strategy, terms.updates)
+        served(started.strategy, terms.updates, terms.plan)
     with found.finding("model"):
         layout = Layout.of(started.arrays)
         require_weights(layout, started.strategy, terms.plan, terms.updates)

@@ -21,8 +21,9 @@ every strategy that is not on the list.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
+from random import SystemRandom
 from typing import Any, Final
 
 import numpy as np
@@ -57,11 +58,12 @@ MEANS: Final = (FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi)
 """The served strategies. Each uses a mean of clients' models and metrics, with one weight for each client."""
 
 
-def served(strategy: Strategy, updates: Updates) -> FedAvg:
+def served(strategy: Strategy, updates: Updates, plan: Plan) -> FedAvg:
     """Return the strategy if sums of these values can serve it.
 
     Raises ConfigError for another strategy, for one that reads the metrics of single clients, for one that
-    evaluates if clients do not, and for one whose weight is among the metrics.
+    evaluates if clients do not, for one whose weight is among the metrics, and for one whose model is no sum
+    of updates if the noise on them is correlated over rounds.
     """
     # Exactly these classes: a subclass may aggregate otherwise without any sign of it.
     if type(strategy) not in MEANS or not isinstance(strategy, FedAvg):
@@ -72,6 +74,14 @@ def served(strategy: Strategy, updates: Updates) -> FedAvg:
             f"Expected a strategy of flwr.serverapp.strategy among {', '.join(names)}, got {whole}. A hidden "
             "sum gives the mean of a cohort and no single model, so any other rule would silently become the "
             "mean. Noise and clipping are the plan's."
+        )
+    noise = plan.correlation(updates.spec(plan)[UPDATE])
+    if noise.correlated and type(strategy) not in (FedAvg, FedProx):
+        raise ConfigError(
+            f"Expected FedAvg or FedProx with noise that is correlated over {noise.span}, got "
+            f"{type(strategy).__name__}: its model is no sum of updates, so what a round's noise cancels in "
+            "sums need not cancel in it. Take one of the two, or independent noise: coefficients = (1.0,) in "
+            "the plan, and no decays."
         )
     for how in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
         if getattr(strategy, how) is not aggregate_metricrecords:
@@ -160,6 +170,7 @@ def never_opened(strategy: FedAvg, plan: Plan, updates: Updates, nodes: int) -> 
 
 
 _log = logger(__name__)
+_Make = Callable[..., Iterable[Message]]
 _METRICS = "metrics"
 _STATISTICS: Final = ("running_mean", "running_var")
 
@@ -208,7 +219,7 @@ class SecureGrid(Grid):
         patience: float = 120.0,
     ) -> None:
         updates.check(server.plan)
-        self._strategy = served(strategy, updates)
+        self._strategy = served(strategy, updates, server.plan)
         self._grid, self._plan, self._updates = grid, server.plan, updates
         names = sorted(set(server.pinned.members) - {SERVER})
         exchange = GridExchange(grid, deadline=deadline)
@@ -235,15 +246,30 @@ class SecureGrid(Grid):
         """Wrap the strategy's configure methods, to note the messages that it makes."""
         # A grid does not know its caller. With this note it refuses the messages of another strategy, whose
         # medians would silently become means.
-        for how in ("configure_train", "configure_evaluate"):
+        for how, name in (("configure_train", UPDATE), ("configure_evaluate", EVALUATION)):
             make = getattr(strategy, how)
 
-            def noted(*args: object, _make: object = make, **kwargs: object) -> list[Message]:
-                assert callable(_make)
+            def noted(
+                *args: object, _make: _Make = make, _name: str = name, **kwargs: object
+            ) -> list[Message]:
                 self._made = list(_make(*args, **kwargs))
+                self._redraw(self._made, self._place(_name)[0])
                 return self._made
 
             setattr(strategy, how, noted)
+
+    def _redraw(self, made: list[Message], number: int) -> None:
+        """Address the messages to clients that rest in this round to others, drawn among those that do not.
+
+        A strategy draws of all nodes. The nodes that rest would refuse, and the round would be lost.
+        """
+        resting = self._engine.server.account.resting(number)
+        drawn = {one.metadata.dst_node_id for one in made}
+        out = [one for one in made if self._clients.get(one.metadata.dst_node_id) in resting]
+        able = sorted(node for node, own in self._clients.items() if own not in resting and node not in drawn)
+        # The strategy's draw is uniform, so this one is too, over the clients that do not rest.
+        for one, node in zip(out, SystemRandom().sample(able, min(len(able), len(out))), strict=False):
+            one.metadata.dst_node_id = node
 
     @property
     def local(self) -> Mapping[str, Array]:
@@ -302,7 +328,7 @@ class SecureGrid(Grid):
     # Sums ---------------------------------------------------------------------------------------------
 
     def _asked(self, name: str, posted: list[Message]) -> list[Message]:
-        self._next(name)
+        self._round, self._stage = self._place(name)
         self._engine.enter()
         content, own = posted[0].content, self._strategy
         came = content.array_records[own.arrayrecord_key]
@@ -370,12 +396,11 @@ class SecureGrid(Grid):
                 )
         return self._local
 
-    def _next(self, name: str) -> None:
-        """Set the place of the next query. Training begins a round, and one evaluation may follow in it."""
+    def _place(self, name: str) -> tuple[int, int]:
+        """The next query's round and stage. Training begins a round, and one evaluation may follow in it."""
         if name == EVALUATION and self._round and not self._stage:
-            self._stage = 1
-        else:
-            self._round, self._stage = self._round + 1, 0 if name == UPDATE else 1
+            return self._round, 1
+        return self._round + 1, 0 if name == UPDATE else 1
 
     def _number(self, message: Message) -> int:
         return self._clients[message.metadata.dst_node_id]

@@ -71,7 +71,7 @@ def secure_strategy(strategy: Strategy, context: Context) -> SecureStrategy:
     """
     terms = AppTerms.of(context.run_config)
     return SecureStrategy(
-        served(strategy, terms.updates), terms, Place.of(context.run_config), simulated(context)
+        served(strategy, terms.updates, terms.plan), terms, Place.of(context.run_config), simulated(context)
     )
 
 

@@ -110,9 +110,7 @@ class Sealed:
 @checked
 @dataclass(frozen=True, eq=False)
 class Profile(MeanVariance):
-    """Mean and population variance per element of a layer's output, (q,) each (FedProf v2, section 3.1).
-
-    Arrays are numpy's, torch's or pandas', or lists.
+    """Mean and population variance per element of a layer's output (FedProf v2, section 3.1).
 
     >>> import securefl
     >>> holder, evaluator = securefl.KeyHolder.generate(openings=10), securefl.Evaluator.generate()
@@ -126,6 +124,9 @@ class Profile(MeanVariance):
             count that is no whole number from 1.
 
     Attributes:
+        mean: (q,), an array of numpy, torch or pandas, or a list. It is kept as float64.
+        variance: (q,), the same, each at least 0.
+        count: the number of records, from 1.
         model: names the model whose outputs these are, as `securefl profile` does. "": it is not known.
     """
 

@@ -7,7 +7,6 @@ this file has the proofs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, sqrt
@@ -156,18 +155,12 @@ class Mechanism:
         """The noise that one client adds to `size` grid integers: int64 (size,). None if it adds nothing."""
         return rounded(size, self.sigma, source) if self._by_each_client else None
 
-    def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
-        """This party's noise on a total of `size` grid integers: int64 (size,). None if it adds nothing.
+    def total_noise(self, party: str, size: int, source: Source) -> Integers | None:
+        """This party's independent noise on a total of `size` grid integers: int64 (size,).
 
-        Args:
-            party: the party that asks, server or key holder.
-            size: the number of entries.
-            rows: sources of randomness, rows[0] for this release. If noise is `correlated`, those of all
-                rounds before it follow, the newest first.
+        None if the party, server or key holder, adds nothing. (`totals.row_noise` draws correlated noise.)
         """
-        if party != self.total_by:
-            return None
-        return self.correlation.noise(size, self.sigma, rows)
+        return rounded(size, self.sigma, source) if party == self.total_by else None
 
     def deviation(self, contributions: int) -> float:
         """The standard deviation of an entry's noise in a total of this many, in the value's unit.

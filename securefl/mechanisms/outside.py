@@ -14,7 +14,6 @@ Each refusal names the mechanism. No refusal depends on a record, since declarat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -117,10 +116,10 @@ class Outside:
             self._refuse("noise that a client, the server or the key holder draws", None, LocalProtocolError)
         return found
 
-    def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
+    def total_noise(self, party: str, size: int, source: Source) -> Integers | None:
         # The server adds noise to a float total, which has no modulus.
         most = self.headroom().total if party == KEY_HOLDER else None
-        found = self._noise(self._own.total_noise(party, size, rows), size, most)
+        found = self._noise(self._own.total_noise(party, size, source), size, most)
         if (found is None) == (party == self.total_by):
             said = f"noise for totals by {self.total_by or 'no party'}"
             self._refuse(said, f"other at the {party}", LocalProtocolError)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-import numpy as np
-
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, Sum, Total
 from securefl.core.agreement import fields, u32
@@ -62,7 +60,7 @@ def _drawn(
     if mechanism.correlation.correlated:
         before = record.row(header, name, of)
         return row_noise(mechanism, record.lasting(header.session), header, wanted, before)
-    return mechanism.total_noise(SERVER, wanted.size, [_source(secret, name, of, header)])
+    return mechanism.total_noise(SERVER, wanted.size, _source(secret, name, of, header))
 
 
 def _source(secret: SecretKey, name: str, of: bytes, at: Header) -> Source:
@@ -90,15 +88,9 @@ def row_noise(
     """
     if before is None:
         return None
-    assert mechanism.total_by is not None
-    noise: Integers = np.zeros(wanted.size, np.int64)
-    for number in range(before + 1, at.round + 1):
-        # Fresh sources: each gives its words once.
-        rows = [_row(secret, at.session, wanted.spec.name, row) for row in range(number, 0, -1)]
-        drawn = mechanism.total_noise(mechanism.total_by, wanted.size, rows)
-        assert drawn is not None
-        noise += drawn
-    return noise
+    assert isinstance(mechanism, Mechanism), "the registry refuses others with correlated noise"
+    rows = [_row(secret, at.session, wanted.spec.name, row) for row in range(1, at.round + 1)]
+    return mechanism.correlation.noise(wanted.size, mechanism.sigma, rows, before)
 
 
 def _row(secret: SecretKey, session: bytes, name: str, row: int) -> Source:

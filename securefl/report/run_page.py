@@ -108,14 +108,14 @@ def render(report: Mapping[str, Any]) -> str:
     short, a head and a row for each (`sentences.rows`); summary: an `ArmSummary` for each; privacy: the rows
     of the card; figures: each a `Picture`, the most important one first; config: the TOML text as run;
     reproduce: the command that makes it again; versions, by package; seeds; bought: sentences on how many
-    rounds the budgets bought, if they ended; quiet: sentences on rounds without a question; changes: those of
-    private training in the model; ledgers: the head of each ledger's chain when its run ended, to note
-    elsewhere; alarms: what a person must not overlook, in sentences; reasons: why parts of clients are
-    missing, the rows of `study.results.abstentions`; measure: what "accuracy" is, in words; outside: what no
-    epsilon covers, in sentences; measures: a row for each arm's model and each of the observer's own, nan
-    where it has none; observers: whose the observer's models are, in words; notice: what the page says first
-    of whether it may be published; private: whether it has figures that are not for publication: alarms,
-    reasons, `bought`, times, and those of clients and of personal models.
+    rounds the budgets bought, if they ended; quiet: sentences on rounds without a question, and on arms that
+    stopped early; changes: those of private training in the model; ledgers: the head of each ledger's chain
+    when its run ended, to note elsewhere; alarms: what a person must not overlook, in sentences; reasons: why
+    parts of clients are missing, the rows of `study.results.abstentions`; measure: what "accuracy" is, in
+    words; outside: what no epsilon covers, in sentences; measures: a row for each arm's model and each of the
+    observer's own, nan where it has none; observers: whose the observer's models are, in words; notice: what
+    the page says first of whether it may be published; private: whether it has figures that are not for
+    publication: alarms, reasons, `bought`, times, and those of clients and of personal models.
     """
     page = environment().get_template(_TEMPLATE)
     return page.render(report=report, tested=TESTED, flow=_flow(report["privacy"]), figures=_FIGURES)

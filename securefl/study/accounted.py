@@ -24,7 +24,7 @@ from securefl.study.arm import LEDGER, arm_folder, identity
 from securefl.study.composition import composition, compositions
 from securefl.study.config import Arm, Study
 from securefl.study.data_section import path_of
-from securefl.study.seeded import World
+from securefl.study.seeded import Digests, World
 
 NOTE: Final = "accounting.txt"
 """The file of a run folder that says what its epsilons cover, if the run was chosen among others."""
@@ -79,17 +79,19 @@ def allotted(study: Study, arm: Arm, seed: int, made: tuple[Algorithm, Plan], ru
     )
 
 
-def reserve(study: Study, plan: Plan, records: str, wants: Sequence[Allotment]) -> None:
+def reserve(study: Study, plan: Plan, marks: Digests, wants: Sequence[Allotment]) -> None:
     """Reserve runs of the study in its shared ledger: all, or none. A run that is in it costs nothing.
 
-    records: the digest of the study's records (`Digests.records`).
+    marks: of the study's records and initial weights.
     Raises BudgetExceeded if the runs would exceed the budget, and ConfigError if the ledger has other terms
-    or records.
+    or records, or lacks the run that trained the initial weights.
     """
     path = ledger_of(study)
     if path is None or not wants:
         return
-    with SharedLedger(path, shared_terms(plan.terms()), records) as shared:
+    if marks.behind:
+        stored_runs(study, marks, plan)  # before the ledger is made
+    with SharedLedger(path, shared_terms(plan.terms()), marks.records) as shared:
         shared.reserve(wants)
 
 
@@ -100,27 +102,27 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
     """
     if study.privacy.ledger is None:
         return
-    wants, plan, records = [], None, ""
+    wants, plan, marks = [], None, Digests()
     for arm, world, home in pairs:
         made = composition(study, arm, world)
-        if plan is not None and world.marks.records != records:
+        if plan is not None and world.marks.records != marks.records:
             raise ConfigError(
                 "[privacy] Expected the same records under every seed with a `ledger`, got records that "
                 "differ: "
                 f"{study.data.source or 'the function from Python'} makes them from the seed. Run each seed "
                 "as a study of its own, with a ledger of its own."
             )
-        plan, records = made[1], world.marks.records
+        plan, marks = made[1], world.marks
         wants.append(allotted(study, arm, world.seed, made, identity(home, plan)))
     if plan is not None:
-        reserve(study, plan, records, wants)
+        reserve(study, plan, marks, wants)
 
 
 def require_room(study: Study, world: World, made: Mapping[str, tuple[Algorithm, Plan]]) -> None:
     """Raises the errors of `reserve` for a study none of whose runs began. Only reads."""
     if study.privacy.ledger is None:
         return
-    held = stored_runs(study, world, made[study.arms[0].name][1])
+    held = stored_runs(study, world.marks, made[study.arms[0].name][1])
     if held is not None and (refused := held.refusal(foreseen(study, made))) is not None:
         raise refused
 
@@ -147,15 +149,24 @@ def begun(study: Study, folder: Path) -> dict[str, str]:
     }
 
 
-def stored_runs(study: Study, world: World, plan: Plan) -> SharedRuns | None:
+def stored_runs(study: Study, marks: Digests, plan: Plan) -> SharedRuns | None:
     """The present contents of the study's shared ledger; None if it names none. Only reads.
 
-    Raises ConfigError if the ledger has other terms or records.
+    Raises ConfigError if the ledger has other terms or records, or lacks the run that trained the initial
+    weights: its charges would be missing from the epsilon of these records.
     """
     path = ledger_of(study)
     if path is None:
         return None
-    return runs_of(path, shared_terms(plan.terms()), world.marks.records)
+    held = runs_of(path, shared_terms(plan.terms()), marks.records)
+    if marks.behind and held.known(marks.behind) is None:
+        raise ConfigError(
+            f'[model] Expected `weights` of a run in the shared ledger beside trained_on = "ledger", got '
+            f"those of the run {marks.behind[:8]!r}, which is not in {study.privacy.ledger}: its charges "
+            "would be missing there. Name the `ledger` of that run under [privacy]. If it had none, run it "
+            "again with this one."
+        )
+    return held
 
 
 def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
@@ -165,7 +176,7 @@ def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
     alone = replace(study, privacy=replace(study.privacy, ledger=None))
     made = compositions(alone, world)
     plan = made[study.arms[0].name][1]
-    held = stored_runs(study, world, plan)
+    held = stored_runs(study, world.marks, plan)
     assert held is not None
     wants = foreseen(study, made)
     refused = held.refusal(wants)

@@ -95,7 +95,8 @@ def _changes(study: Study, arm: Arm, problem: Problem, now: float) -> Iterator[t
             larger = replace(study, dpsgd=replace(private, sampling_rate=rate, expected_batch=batch))
             yield f"sampling_rate = {rate:g}, expected_batch = {batch:g}", (_ratio(larger, arm, problem),)
     elif (bound := problem.local.update_bound) is not None:
-        yield f"update_bound = {bound / 2:g}, the less the shorter updates are", (now / 2, now)
+        if problem.local.bound_quantile is None:
+            yield f"update_bound = {bound / 2:g}, the less the shorter updates are", (now / 2, now)
         rate = 2 * problem.local.learning_rate
         yield f"learning_rate = {rate:g}, the less the shorter updates are", (now / 2, now)
     if arm.protocol != "heads":

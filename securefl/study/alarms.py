@@ -14,6 +14,7 @@ import numpy as np
 
 from securefl.accounting.figures import counted
 from securefl.core.messages import client_name
+from securefl.report.accuracy import MEASURES
 from securefl.study.arm import ArmRun
 from securefl.training.evaluation import constant_accuracy
 
@@ -177,7 +178,7 @@ def _no_better(run: ArmRun) -> Iterator[_Found]:
     # Without test records no accuracy is known (nan), and an exit code must not reveal that there are none.
     if final is None or not (constant := floor(run)) >= final:
         return
-    one = "the targets' mean" if run.world.problem.kind == "regression" else "the most frequent class"
+    one = MEASURES[run.world.problem.kind].constant
     who = " to each client's test records" if run.personal else ""
     words = (
         f"accuracy {final:.3f} at the end is no better than the {constant:.3f} of one constant answer{who}, "

@@ -69,12 +69,14 @@ def _check_patience(study: Study, problem: Problem, personal: bool) -> None:
 
     personal: whether models are tested on records like their clients'.
     """
-    if personal or not len(problem.server_x) or (study.tests_on_the_claimed and study.data.test is None):
+    shared = problem.leaving or study.data.test_clients > 0
+    if personal or not len(problem.server_x) or (study.tests_on_the_claimed and shared):
         what = "records of its clients" if len(problem.server_x) else "no records"
         raise ConfigError(
             f"Expected the server's own test records for `patience` under [study], got {what}: "
             "the round of a stop would tell of them, and no epsilon covers it. Leave it out, or name a "
-            "public file as `test` under [data] and a protocol with one model for all."
+            'public file as `test` under [data] (give {"train": ..., "test": ...} from Python) and a '
+            "protocol with one model for all."
         )
 
 

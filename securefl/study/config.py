@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
@@ -79,6 +79,13 @@ class StudySection(Ranged):
     def evaluates(self, number: int) -> bool:
         """Whether models are tested after this round."""
         return number % self.evaluate_every == 0 or number == self.rounds
+
+    def level(self, tested: Sequence[float]) -> bool:
+        """Whether an arm's last `patience` tests were no better than its best one. tested: its accuracies."""
+        if self.patience is None:
+            return False
+        known = [-inf if isnan(accuracy) else accuracy for accuracy in tested]
+        return len(known) > self.patience and max(known[: -self.patience]) >= max(known[-self.patience :])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,7 +408,10 @@ def _require_no_training(arms: Sequence[Arm], local: LocalTraining) -> None:
     """Raises ConfigError for an arm with training of its own beside [dpsgd], which trains all arms."""
     for arm in arms:
         if arm.local is None or arm.local == replace(
-            local, update_bound=arm.local.update_bound, buffers_bound=arm.local.buffers_bound
+            local,
+            update_bound=arm.local.update_bound,
+            bound_quantile=arm.local.bound_quantile,
+            buffers_bound=arm.local.buffers_bound,
         ):
             continue
         raise ConfigError(

@@ -66,8 +66,9 @@ class DataSection(Ranged):
     each channel; each value x becomes (x - mean) / deviation. download: fetch missing files first.
 
     For a person's own records:
-    target: the column to predict, or the columns of a regression. classes: the labels in order, or their
-    number if they are 0, 1, and so on. 0 is a regression. client_column: the column that names the client of
+    target: the column to predict, or the columns of a regression or of several labels, of which each has the
+    same two classes. classes: the labels in order, or their number if they are 0, 1, and so on. 0 is a
+    regression. client_column: the column that names the client of
     each record. ignore: the columns that are left out. columns: the public declaration of each column, by its
     name, see `Column`. csv: the `delimiter`, the `decimal` sign and the `encoding` of a .csv, and the words
     for an `empty` cell, by default those of a plain one. label_map: for a client with codes of its own, the
@@ -143,8 +144,11 @@ class DataSection(Ranged):
         labels = layout.labels
         if isinstance(self.classes, tuple) and not 2 <= len(labels) == len(set(labels)):
             yield f"Expected two labels or more in `classes`, each once, got {self.classes}."
-        if layout.count and len(layout.target) > 1:
-            yield f"Expected one `target` of classes, got {len(layout.target)} columns."
+        if len(layout.target) > 1 and layout.count not in (None, 0, 2):
+            yield (
+                f"Expected one `target` of classes, or several with two classes each, got "
+                f"{len(layout.target)} columns and {layout.count} classes."
+            )
         for what, names in (("target", layout.target), ("ignore", layout.ignore)):
             if len(set(names)) < len(names):
                 yield f"Expected each column once under `{what}`, got {list(names)}."

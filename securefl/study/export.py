@@ -189,7 +189,11 @@ def _card(
             "covers": _COVERS[part],
             "accounting": accounting,
         },
-        "ledger": {"entries": saved.ledger.head.count, "head": saved.ledger.head.digest.hex()},
+        "ledger": {
+            "run": saved.ledger.identity,
+            "entries": saved.ledger.head.count,
+            "head": saved.ledger.head.digest.hex(),
+        },
         "versions": versions(),
     }
 

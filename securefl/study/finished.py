@@ -47,7 +47,7 @@ class Finished:
         """The definition of its accuracy."""
         words = str(self.summary.get("accuracy") or "of unknown kind")
         known = {own.words: own for own in MEASURES.values()}
-        return known.get(words) or Measure(words, "accuracy", -inf)
+        return known.get(words) or Measure(words, "accuracy", -inf, "one constant answer")
 
     @property
     def infinite_reason(self) -> dict[str, str]:

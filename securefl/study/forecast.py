@@ -66,7 +66,7 @@ class Forecast:
         takes: the parts of epsilon, one for training and one for each value that costs any.
         noise: the noise of private training in words. Empty without it.
         correlation: the error and the epsilon of noise that is correlated over rounds, beside independent
-            noise, in words. Empty without such noise.
+            noise, in words, or why it is independent. Empty if the study asks for no such noise.
         affordable: the number of rounds that the budget buys, if extra queries come evenly over the schedule.
             None without a budget.
         bytes_up, bytes_down: of all clients, in the first and in a later round, from a rehearsal of two
@@ -266,15 +266,17 @@ def _noise(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) -> s
 
 def _correlation(plan: Plan, sent: Sequence[ValueSpec]) -> str:
     """The error of correlated noise beside that of independent noise, at equal epsilon and the reverse."""
-    noised = [spec for spec in sent if Protection(plan, spec).noised and plan.correlation(spec).correlated]
+    sums = [spec for spec in sent if spec.each_round and Protection(plan, spec).noised]
+    noised = [spec for spec in sums if plan.correlation(spec).correlated]
     if not noised:
-        return ""
+        names = " and the ".join(spec.name for spec in sums if len(plan.coefficients) > 1)
+        return names and f"the noise of the {names} is independent: this model is no sum of such totals"
     noise, rounds, z = plan.correlation(noised[0]), plan.max_rounds, plan.noise_multiplier
     error, often = noise.error(rounds), noise.max_participations
     own, alone = (compose({GaussianDpEvent(one): often}, plan.delta) for one in (z, z * error))
     return (
         f"the noise of the {' and the '.join(spec.name for spec in noised)} is correlated over "
-        f"{len(noise.coefficients)} rounds, and a client contributes {counted(often, 'time')} at most: sums "
+        f"{noise.span}, and a client contributes {counted(often, 'time')} at most: sums "
         f"over rounds have {error:.2f} of the error of independent noise at ε {brief(own)}, which would have "
         f"the same error at ε {brief(alone)}"
     )
@@ -309,9 +311,7 @@ def _rehearsed(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) 
     """
     # Only the first round has initial queries and key exchanges.
     rounds = min(2, study.study.rounds)
-    # A value whose one query is none of a regular round, and no initial one.
-    times = [spec.schedule for spec in sent]
-    if ends := study.study.rounds > 2 and any(t.once and not (t.period or t.initial) for t in times):
+    if ends := study.study.rounds > 2 and any(spec.schedule.at_end for spec in sent):
         rounds = 3
     # With a lane's share of the workers, as in the run. It releases nothing, so no shared ledger counts it.
     own = replace(

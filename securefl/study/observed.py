@@ -284,7 +284,7 @@ def _of_each(world: World, models: Sequence[_Model], *, name: str) -> Observed:
 
 
 def _constant(world: World) -> Observed:
-    """The accuracy of the most frequent class, or of the targets' mean."""
+    """The accuracy of the best constant answer."""
     y = world.problem.server_y
     accuracy = constant_accuracy(y, world.problem.kind) if len(y) else nan
     own = [(None, y) for x, y in world.tests if len(x)]

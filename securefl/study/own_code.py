@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.text_safety import some
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.columns import key_of
 from securefl.data.files import cache_folder
@@ -36,13 +37,15 @@ from securefl.study.arm_options import OwnProtocol
 from securefl.study.config import Study, place_of, placed
 from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Digests
+from securefl.training.devices import in_mode
 from securefl.training.exported import weights_of
-from securefl.training.losses import DeclaredLoss, Loss, TrainingLoss, require_per_record
+from securefl.training.losses import LOSS_OF, PROBES, DeclaredLoss, TrainingLoss, require_per_record
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.networks import Network, digest_of, made_by, named, source_of
 from securefl.training.own_models import OwnModel, model_points
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
+from securefl.training.vector import running_statistics
 
 BROUGHT = "what was handed over in Python"
 
@@ -272,25 +275,43 @@ def _marks_of(study: Study, made: Prepared, name: str, place: CodePlace | None) 
     )
 
 
-def declared_loss(study: Study, train: Dataset, outputs: int) -> tuple[DeclaredLoss | None, Digests]:
-    """The loss that the study declares, or None. Raises ConfigError for one that it cannot use."""
+def declared_loss(study: Study, train: Dataset) -> tuple[DeclaredLoss | None, Digests]:
+    """The loss that the study declares, or None. Raises ConfigError for one that it cannot use.
+
+    `architecture` tests a function on the model's outputs.
+    """
     if study.loss is None:
         return None, Digests()
     weights, place = study.loss.class_weights, _code(study, study.loss.function)
     if weights and len(weights) != train.classes:
         wanted = f"{train.classes} class_weights, one for each class" if train.classes else "no class_weights"
-        got = f"{len(weights)}" if train.classes else "some for a regression"
+        got = f"{len(weights)}" if train.classes else f"some for a {train.task} problem"
         raise ConfigError(f"[loss] Expected {wanted}, got {got}. Correct them.")
-    of: Loss = "cross_entropy" if train.classes else "mse"
+    of = LOSS_OF[train.task]
     if place is None:
         return DeclaredLoss(of=of, class_weights=weights), Digests()
     function = load_code(place)
     if not callable(function):
         raise ConfigError(f"[loss] Expected {place.name} to be a function, got {type(function).__name__}.")
-    found = DeclaredLoss(of=of, function=function)
+    return DeclaredLoss(of=of, function=function), Digests(
+        bound={"loss_code": place.sha256}, words={"code of the loss": str(place)}
+    )
+
+
+def _require_loss(
+    study: Study, model: Architecture, train: Dataset, outputs: int, loss: DeclaredLoss
+) -> None:
+    """Raises ConfigError unless a function of the study's own is a loss of each record for this model."""
+    if study.loss is None or (place := _code(study, study.loss.function)) is None:
+        return
+    generator, blank = torch.Generator().manual_seed(0), model.blank(train.shape)
+    drawn = torch.rand((PROBES, *train.shape), generator=generator)
+    rows = drawn if blank.is_floating_point() else (2 * drawn).to(blank.dtype)
+    module = model.build(train.shape, outputs, 0)
+    with in_mode(module, training=False), torch.no_grad():
+        found = module(rows)
     with placed(study, "[loss]"):
-        require_per_record(found, place.name, outputs)
-    return found, Digests(bound={"loss_code": place.sha256}, words={"code of the loss": str(place)})
+        require_per_record(loss, place.name, found)
 
 
 def architecture(
@@ -311,8 +332,9 @@ def architecture(
         path = path_of(section.weights, study.home, "[model]")
         section, of_weights = replace(section, weights=str(path)), _weights_marks(study, path)
     if isinstance(section, ModelConfig) and brought is None:
-        if of_weights.bound:
-            section.build(train.shape, outputs, seed)  # raises the error of a file that does not fit
+        _require_statistics(study, section, train, outputs)
+        if loss is not None:
+            _require_loss(study, section, train, outputs, loss)
         return section, of_weights
     if isinstance(section, ModelConfig):
         raise ConfigError(
@@ -339,6 +361,9 @@ def architecture(
         place=place,
         reads_text=train.x.dtype != np.float32,
     ).resolved(train.shape, outputs, seed)
+    _require_statistics(study, model, train, outputs)
+    if loss is not None:
+        _require_loss(study, model, train, outputs, loss)
     if study.private is not None:
         _require_private(model, train, outputs, study.private, loss)
     marks = of_weights | _model_marks(model, train, outputs, seed)
@@ -366,20 +391,55 @@ def _weights_marks(study: Study, path: Path) -> Digests:
             " if they are of these clients, and the `ledger` of that run under [privacy], which counts both."
         )
     # Before it is read: a pickle, a pipe and what is too large are refused without a digest.
-    weights_of(path)
+    card = weights_of(path).card
+    run = _run_behind(path, card) if origin == "ledger" else ""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     behind = {
         "public": "that are declared public: no epsilon covers these",
-        "ledger": (
-            "of these clients, as the study says: the shared ledger has the epsilon of both runs together if "
-            "it lists that one (securefl ledger runs)"
-        ),
+        "ledger": "of these clients: the shared ledger has the epsilon of both runs together",
     }
     return Digests(
         bound={"weights": digest},
         words={"initial weights": f"{path.name} (SHA-256 {digest[:12]})"},
         outside=(f"The initial weights, {path.name}, were trained on records {behind[origin]}.",),
+        behind=run,
     )
+
+
+def _run_behind(path: Path, card: Mapping[str, Any] | None) -> str:
+    """The identity of the run that an exported model is of. `accounted` looks for it in the shared ledger.
+
+    Raises ConfigError unless the file has a card, and the epsilon of that run covers all its values.
+    """
+    match card:
+        case {"part": "whole", "ledger": {"run": str(run)}}:
+            return run
+        case {"part": "client"}:
+            got = "the model of one client, which no epsilon covers. Export the run without --client"
+        case {"ledger": _}:
+            got = "a card without its run, or a part of a model. Export the run again, whole"
+        case _:
+            got = "a file without a card. Take what `securefl export` wrote of that run"
+    raise ConfigError(
+        f'Expected {path.name} as the export of a run in the shared ledger beside trained_on = "ledger", got '
+        f'{got}; or set trained_on = "public" if the records behind it are of nobody here.'
+    )
+
+
+def _require_statistics(study: Study, model: ModelConfig | OwnModel, train: Dataset, outputs: int) -> None:
+    """Raises ConfigError if the file of the weights lacks running statistics, or does not fit the model.
+
+    Private training replaces batch norm by group norm, which has none, so its export has none either.
+    """
+    if model.weights is None:
+        return
+    wanted = running_statistics(model.build(train.shape, outputs, 0)).keys()
+    if study.private is None and (gone := sorted(wanted - weights_of(Path(model.weights)).tensors.keys())):
+        raise ConfigError(
+            f"[model] Expected a file of `weights` with the statistics of batch norm, got {model.weights} "
+            f"without {some(gone, 3)}. If it is a private export, train it under [dpsgd], where group norm "
+            "has none. If its clients kept them, export one client's, by --client."
+        )
 
 
 def protocols(study: Study) -> Digests:
@@ -402,7 +462,7 @@ def _require_private(
 
     x = model.blank(train.shape).numpy()
     y = np.zeros(1, np.int64) if train.classes else np.zeros((1, outputs), np.float32)
-    loss: TrainingLoss = declared or ("cross_entropy" if train.classes else "mse")
+    loss: TrainingLoss = declared or LOSS_OF[train.task]
     try:
         module, _ = make_private(model.build(train.shape, outputs, 0))
         with torch.random.fork_rng(devices=[]):

@@ -166,7 +166,8 @@ class PrivacySection(Ranged):
             Cohorts are drawn from the clients that may contribute, and the others refuse. A client then
             contributes in at most one of so many rounds, for which noise is calibrated.
         bands: over how many rounds the noise of these sums is correlated, at most `separation`, which is the
-            default. It then adds up less in the model. 1 for independent noise.
+            default. It then adds up less in the model. 1 for independent noise. "blt": over all rounds, by
+            one or two buffers. They err up to 7 % more than the default and need less memory.
         calibration: "exact", or FedLog's theorem ("paper").
         dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that may drop
             out, and that may collude with the server (0: none may).
@@ -199,7 +200,7 @@ class PrivacySection(Ranged):
     parameters: Literal["strong", "compact", "words-64", "words-128"] = "strong"
     epsilon: float | None = None
     separation: Count = 1
-    bands: Count | None = None
+    bands: Count | Literal["blt"] | None = None
     calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None
     corrupt: float | None = None
@@ -249,7 +250,8 @@ class PrivacySection(Ranged):
                 f"Expected epsilon > 0 (inf for no noise), got {self.epsilon}. No noise gives 0. Write a "
                 "number such as 2."
             )
-        if 0 < self.separation < (self.bands or 1):  # another separation is refused as no number of rounds
+        # Another separation is refused as no number of rounds.
+        if isinstance(self.bands, int) and 0 < self.separation < self.bands:
             yield (
                 f"Expected at most {self.separation} bands, the `separation`, got {self.bands}: the columns "
                 "of two contributions of a client would overlap. "
@@ -331,14 +333,15 @@ class PrivacySection(Ranged):
         sums = [s for s in specs if s.reduction == "sum"]
         weights = {s.name: s.weighs for s in sums if s.weighs != "equal"}
         drawn = max((s.draws for s in sums), default=0)
-        spent = self._spent(rounds, specs)
+        spent, correlation = self._spent(rounds, specs), self.correlation(rounds)
         return Plan(
             sum=self.sum,
             scores=self.scores,
             noise=NO_NOISE if self.epsilon == inf else self.noise,
             noise_multiplier=self._multiplier(self._noised(rounds, specs), spent),
             separation=self.separation,
-            coefficients=self.coefficients(rounds),
+            coefficients=correlation.coefficients,
+            decays=correlation.decays,
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
             min_cohort_size=self.min_cohort_size,
@@ -407,12 +410,14 @@ class PrivacySection(Ranged):
             raise ConfigError(f"[dpsgd] {error}") from None
         return target.sized(noise)
 
-    def coefficients(self, rounds: int) -> tuple[float, ...]:
-        """The coefficients of the noise on sums that a model adds up, as in `Plan`."""
-        if not self._adds_noise:
-            return (1.0,)
-        bands = None if self.bands is None else min(self.bands, rounds)
-        return CorrelatedNoise.optimised(rounds=rounds, separation=self.separation, bands=bands).coefficients
+    def correlation(self, rounds: int) -> CorrelatedNoise:
+        """How the noise on sums that a model adds up hangs together over rounds."""
+        bands = (
+            (min(self.bands, rounds) if isinstance(self.bands, int) else self.bands)
+            if self._adds_noise
+            else 1
+        )
+        return CorrelatedNoise.optimised(rounds=rounds, separation=self.separation, bands=bands)
 
     @property
     def _adds_noise(self) -> bool:

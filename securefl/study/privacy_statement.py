@@ -98,11 +98,11 @@ def _worst(holders: Sequence[Counter[tuple[str, Charge]]], party: str, delta: fl
 
 def _over_rounds(study: Study) -> Iterator[str]:
     """How contributions of a client, and noise, hang together over rounds."""
-    apart, bands = study.privacy.separation, len(study.privacy.coefficients(study.study.rounds))
+    apart, noise = study.privacy.separation, study.privacy.correlation(study.study.rounds)
     if apart > 1:
         yield f"A client contributes to a sum of each round in one of {apart} rounds at most (`separation`)."
-    if bands > 1:
-        yield f"Noise of such sums that a model adds up is correlated over {bands} rounds (BandMF)."
+    if noise.correlated:
+        yield f"Noise of such sums that a model adds up is correlated over {noise.span}."
 
 
 def _trust(run: Finished, study: Study, arm: Arm, epsilons: Mapping[str, float]) -> Iterator[str]:

@@ -16,9 +16,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from securefl.accounting.figures import counted
 from securefl.algorithm.plan import CLEAR
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
+from securefl.data.dataset import Task
 from securefl.engine.attendance import spans
 from securefl.report import run_page
 from securefl.report.plots import evaluated
@@ -34,7 +36,6 @@ from securefl.study.composition import built
 from securefl.study.config import Arm, Study
 from securefl.study.observed import Observed
 from securefl.study.seeded import World
-from securefl.training.evaluation import Task
 from securefl.training.measures import worst_decile
 
 _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
@@ -80,6 +81,7 @@ class Results:
     accounting: sentences on the runs that the epsilons cover: one alone, or all over the same records.
     price: what a finite epsilon cost in accuracy, in a sentence; empty if no arms tell.
     infinite_reason: for each arm, why its epsilon is infinite; empty if it is not.
+    stopped: for each arm that `patience` stopped, after which round, as the rest of a sentence.
     discreet: whether `learnt` follows from no accuracy (`Study.tests_on_the_claimed`).
     """
 
@@ -98,6 +100,7 @@ class Results:
     accounting: str
     price: str
     infinite_reason: Mapping[str, str] = field(default_factory=dict)
+    stopped: Mapping[str, str] = field(default_factory=dict)
     discreet: bool = False
 
     @property
@@ -127,8 +130,27 @@ def collect(study: Study, runs: Sequence[ArmRun], observed: Sequence[Observed] =
         runs[0].world.problem.kind,
         sentence(study),
         privacy_cost(summary, study.privacy.adversaries),
+        stopped=_stopped(study, runs),
         discreet=study.tests_on_the_claimed,
     )
+
+
+def stopped_after(study: Study, records: Sequence[Mapping[str, Any]]) -> str:
+    """The round after which `patience` stopped these records' arm, and why; empty if it did not."""
+    tested = [record["accuracy"] for record in records if record["accuracy"] is not None]
+    if len(records) == study.study.rounds or not study.study.level(tested):
+        return ""
+    tests = counted(study.study.patience or 0, "test")
+    return f"after round {len(records)} of {study.study.rounds}: no better for {tests} (`patience`)"
+
+
+def _stopped(study: Study, runs: Sequence[ArmRun]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        if why := stopped_after(study, run.records):
+            seed = f" under seed {run.world.seed}" if len(study.study.seeds) > 1 else ""
+            found.setdefault(run.arm.name, []).append(f"stopped{seed} {why}")
+    return {arm: f": {'; '.join(whys)}." for arm, whys in found.items()}
 
 
 def _of_models(

@@ -79,7 +79,7 @@ def run_arm(
         going_on = len(records) < study.study.rounds and not (records and records[-1]["ended"])
         if going_on and not reserved:
             own = allotted(study, arm, world.seed, (algorithm, plan), saved.ledger.identity)
-            reserve(study, plan, world.marks.records, [own])
+            reserve(study, plan, world.marks, [own])
         last = last or study.study.rounds
         former = [*_former(study, arm, world, folder)]
         context = ArmContext(
@@ -207,7 +207,8 @@ class RoundRunner:
             evaluation = self._of.algorithm.evaluate(played.state, devices)
             accuracy, loss, personal = evaluation.accuracy, evaluation.loss, evaluation.personal
             figures = {**figures, **evaluation.figures}
-            ended = ended or self._level(accuracy)
+            tested = [own["accuracy"] for own in self._records if own["accuracy"] is not None]
+            ended = ended or section.level([*tested, accuracy])
         return {
             "arm": self._of.arm.name,
             "seed": self._world.seed,
@@ -242,13 +243,6 @@ class RoundRunner:
             ],
             "ended": ended,
         }
-
-    def _level(self, accuracy: float) -> bool:
-        """Whether the last tests, of which this is the newest, were no better than the best one before."""
-        if (patience := self._of.study.study.patience) is None:
-            return False
-        tested = [own["accuracy"] for own in self._records if own["accuracy"] is not None]
-        return int(np.nanargmax([-1e9, *tested, accuracy])) <= len(tested) + 1 - patience
 
     def _news(self, name: str, values: cost.Floats) -> list[list[Any]]:
         """The clients whose figure changed, and the figures."""

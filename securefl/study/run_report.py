@@ -332,7 +332,15 @@ def as_json(whole: Results) -> dict[str, Any]:
         known = {name: own for name, own in plain(arm).items() if name in (*OF_ARM, *TESTED_OF_ARM)}
         rounds = int(results.metrics.loc[results.metrics["arm"] == arm.name, "round"].max())
         reason = results.infinite_reason.get(arm.name, "")
-        arms.append({**known, "epsilon": plain(arm.epsilon), "infinite_reason": reason, "rounds": rounds})
+        arms.append(
+            {
+                **known,
+                "epsilon": plain(arm.epsilon),
+                "infinite_reason": reason,
+                "rounds": rounds,
+                "stopped": results.stopped.get(arm.name, "").lstrip(": "),
+            }
+        )
     return {
         "arms": arms,
         "answer": answer(results.summary) if comparable(results.summary) else PERSONALLY_TESTED,
@@ -405,7 +413,9 @@ def bought(study: Study, results: Results) -> list[tuple[str, str]]:
 
 
 def quiet(results: Results) -> Iterator[tuple[str, str]]:
-    """Each arm with rounds in which the server queried no client, and the rest of a sentence that says so."""
+    """Each arm that `patience` stopped, or with rounds in which the server queried no client, and the rest of
+    a sentence that says so."""
+    yield from results.stopped.items()
     for arm, own in results.metrics.groupby("arm", sort=False):
         silent = int((own["asked"] == 0).groupby(own["seed"]).sum().max())
         if silent:

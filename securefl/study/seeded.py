@@ -30,7 +30,8 @@ class Digests:
     of the same things for the report, without digests of records. private: digests of records and their real
     numbers by side, for the person at this machine. notes: sentences that a person should read before the
     run. outside: sentences on data that no epsilon covers. records: a digest of the records for a shared
-    ledger; empty if the study names no ledger.
+    ledger; empty if the study names no ledger. behind: the identity of the run that must be in this ledger,
+    because it trained the initial weights; empty without such weights.
     """
 
     bound: Mapping[str, str] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Digests:
     notes: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     records: str = ""
+    behind: str = ""
 
     def __or__(self, other: Digests) -> Digests:
         return Digests(
@@ -48,6 +50,7 @@ class Digests:
             notes=(*self.notes, *other.notes),
             outside=(*self.outside, *other.outside),
             records=self.records or other.records,
+            behind=self.behind or other.behind,
         )
 
 

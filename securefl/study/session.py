@@ -112,12 +112,11 @@ def run_study(
 def extended(study: Study, folder: Path, rounds: int) -> Study:
     """The study of a finished run in this folder, which `run_study` takes on to this number of rounds.
 
-    Guarantees: no charge, noise or message of the finished rounds would be another under the new number. So
-    without noise the run ends as one that was never interrupted. What a protocol did in its last round, such
-    as FedBABU's fine-tuning, it has done.
+    Guarantees: no charge, noise, message or test of the finished rounds would be another under the new
+    number. So without noise the run ends as one that was never interrupted.
 
-    Raises ConfigError, before anything is written, unless the run is finished and its noise and budget allow
-    more rounds.
+    Raises ConfigError, before anything is written, unless the run is finished, its last round is as the
+    others, and its noise and budget allow more rounds.
     """
     require_own(folder, study)
     study = going_on(study, folder)
@@ -137,10 +136,20 @@ def extended(study: Study, folder: Path, rounds: int) -> Study:
             'one\'s export: `weights` under [model], with trained_on = "ledger".'
         )
     longer = replace(study, study=replace(study.study, rounds=rounds))
+    if not longer.study.evaluates(before):
+        raise ConfigError(
+            f"Expected a run whose last round would be tested with {rounds} rounds too, got evaluate_every = "
+            f"{study.study.evaluate_every}, which does not divide {before}. {afresh}"
+        )
     keeper = split_key.of_run(study, folder, began=True)
     made, more = (_prepared(one, Hardware(), keeper).arms for one in (study, longer))
     for name, (algorithm, plan) in made.items():
         grown, wanted = more[name]
+        if ends := [spec.name for spec in specs_of(grown) if spec.schedule.at_end]:
+            raise ConfigError(
+                f"Expected a run whose last round is as the others, got {ends[0]!r} of {name}, which the "
+                f"clients of the finished run have sent at its end. {afresh}"
+            )
         trained = [[spec.training for spec in specs_of(one)] for one in (algorithm, grown)]
         same = replace(wanted, max_rounds=before, max_releases=plan.max_releases)
         if plan.noisy or same != plan or trained[0] != trained[1]:

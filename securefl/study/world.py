@@ -134,20 +134,26 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     # The code below reads the shape and type of a record, and no record.
     train = replace(split.train.take(slice(0)), x=np.empty((0, *made.test.shape), split.train.x.dtype))
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
-    loss, of_loss = declared_loss(study, train, outputs)
+    loss, of_loss = declared_loss(study, train)
     with placed(study, "[model]"):
         model, of_model = architecture(study, train, outputs, model_seed, loss)
     if model.reads_text:
         name, claimed = train.name, study.claims
-        kept = [whole_numbers(x, y, name, lenient=claimed) for x, y in kept]
-        held = held and [whole_numbers(x, y, name, lenient=claimed) for x, y in held]
-        coded_x, coded_y = whole_numbers(test.x, test.y, name, lenient=test.lenient)
+
+        def codes_of(part: Sequence[Records], words: str) -> Sequence[Records]:
+            return [
+                whole_numbers(x, y, f"{name}, {words} records of client {client}", lenient=claimed)
+                for client, (x, y) in enumerate(part)
+            ]
+
+        kept, held = codes_of(kept, "training"), held and codes_of(held, "held-out")
+        coded_x, coded_y = whole_numbers(test.x, test.y, f"{name}, test part", lenient=test.lenient)
         test = replace(test, x=coded_x, y=coded_y)
         fits, test = fits[test.usable], test.take(np.flatnonzero(test.usable))
     problem = Problem(
         model=model,
         local=study.local,
-        kind="classification" if train.classes else "regression",
+        kind=train.task,
         shape=train.shape,
         outputs=outputs,
         clients=clients,

@@ -96,7 +96,7 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
         try:
             made = compositions(study, own)
             wants = tuple(foreseen(study, made))
-            held = stored_runs(study, here, made[study.arms[0].name][1])
+            held = stored_runs(study, here.marks, made[study.arms[0].name][1])
             arms = tuple(_cost(name, *made[name]) for name in made if costs)
             yield Checked(cell=cell, refused="", arms=arms, allotted=wants, held=held)
         except SecureFLError as error:

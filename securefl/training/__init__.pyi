@@ -1,6 +1,6 @@
+from securefl.data.dataset import Task as Task
 from securefl.training.chunks import record_losses as record_losses
 from securefl.training.devices import single_thread as single_thread
-from securefl.training.evaluation import Task as Task
 from securefl.training.evaluation import evaluate as evaluate
 from securefl.training.evaluation import mean_loss as mean_loss
 from securefl.training.evaluation import pooled as pooled

@@ -108,7 +108,7 @@ def why_alone(problem: Problem) -> str:
     if problem.model.train is not None:
         return "some of the model's values are frozen"
     if problem.model.draws:
-        return "dropout draws from each client's own generator"
+        return "dropout or augmentation draws from each client's own generator"
     return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 

@@ -256,6 +256,18 @@ def computed(model: nn.Module, read: Callable[[], T]) -> T:
     return read()
 
 
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """A context in which layers on this device draw from the seed. It leaves all generators as they were."""
+    on_gpu = device.type != "cpu"
+    with torch.random.fork_rng(devices=[device] if on_gpu else []):
+        # `torch.manual_seed` would seed all devices, of which `fork_rng` restores these alone.
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:  # layers on a GPU draw from its own generator
+            torch.cuda.manual_seed(seed)
+        yield
+
+
 # Arrays as tensors, modes and threads ----------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite, nan
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +14,18 @@ from torch import Tensor, nn
 from securefl.algorithm.clients import Evaluation
 from securefl.algorithm.queries import Floats
 from securefl.core.errors import DataError
-from securefl.data.dataset import finite_rows, labelled
+from securefl.data.dataset import Task, finite_rows, labelled
 from securefl.training.devices import computed, device_of, full_precision, in_mode
 from securefl.training.isolation import without_raising
-from securefl.training.losses import Loss, TrainingLoss, criterion_of, name_of, records, require_records
-
-Task = Literal["classification", "regression"]
-"""The kind of a learning problem. It decides the loss and the accuracy."""
-
+from securefl.training.losses import (
+    LOSS_OF,
+    Loss,
+    TrainingLoss,
+    criterion_of,
+    name_of,
+    records,
+    require_records,
+)
 
 # The last bits may depend on the batch, since no noise is added to these results. For noised losses use
 # `record_losses`.
@@ -47,9 +51,8 @@ def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> 
     Args:
         model: A model from records (n, *shape) to outputs.
         x: Records, shape (n, *shape), n >= 1.
-        y: int64 labels (n,) for "classification", float32 targets (n, targets) for "regression".
-        task: "classification" gives the share of records whose arg max is the label, and the cross-entropy.
-            "regression" gives `relative_accuracy` and the mean squared error.
+        y: int64 labels (n,) for "classification", float32 targets (n, targets) for the others.
+        task: Gives `accuracy_of` and the loss of `LOSS_OF`.
 
     Returns:
         An `Evaluation`. The loss of a diverged model may be infinite or NaN.
@@ -57,7 +60,7 @@ def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> 
     Raises:
         DataError: The arrays do not fit, or there are no records.
     """
-    loss: Loss = "cross_entropy" if task == "classification" else "mse"
+    loss = LOSS_OF[task]
     require_records(x, y, loss)
     fits = finite_rows(x) & labelled(y, _ANY if task == "classification" else 0)
     if len(x) and not fits.any():
@@ -71,10 +74,7 @@ def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> 
     if not share:
         return Evaluation(accuracy=0.0, loss=0.0)
     outputs, targets = outputs[known], targets[known]
-    if task == "classification":
-        accuracy = float((outputs.argmax(1) == targets).double().mean())
-    else:
-        accuracy = relative_accuracy(outputs, targets)
+    accuracy = accuracy_of(outputs, targets, task)
     return Evaluation(accuracy=share * accuracy, loss=share * float(criterion_of(loss)(outputs, targets)))
 
 
@@ -92,7 +92,7 @@ def mean_loss(
     Args:
         model: A model from records (n, *shape) to outputs.
         x: Records, shape (n, *shape), n >= 1.
-        y: int64 labels (n,) for "cross_entropy", float32 targets (n, targets) for "mse".
+        y: int64 labels (n,) for "cross_entropy", float32 targets (n, targets) for the others.
         loss: The loss. Of a declared one, the loss of the same targets is computed, without weights.
 
     Raises:
@@ -105,6 +105,29 @@ def mean_loss(
             f"Expected a finite loss, got {value}. Look for NaN in the records or a diverged model."
         )
     return value
+
+
+def accuracy_of(outputs: Tensor, targets: Tensor, task: Task) -> float:
+    """The accuracy of outputs (n, k), n >= 1.
+
+    Args:
+        outputs: Of the model, shape (n, k).
+        targets: int64 labels (n,) for "classification", float32 targets (n, k) for the others.
+        task: "classification" gives the share of records whose arg max is the label. "multi-label" gives the
+            share of records of which all labels are right, as scikit-learn's `accuracy_score` does; a record
+            is said to have a label if its output is above 0. "regression" gives `relative_accuracy`.
+
+    Raises:
+        RuntimeError: The two shapes do not fit (torch raises it).
+    """
+    match task:
+        case "classification":
+            right = outputs.argmax(1) == targets
+        case "multi-label":
+            right = ((outputs > 0) == (targets > 0.5)).all(1)
+        case "regression":
+            return relative_accuracy(outputs, targets)
+    return float(right.double().mean())
 
 
 def relative_accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -133,7 +156,7 @@ def relative_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 
 def constant_accuracy(y: NDArray[Any], task: Task) -> float:
-    """The accuracy of the best constant prediction: the most frequent class, or the mean of the targets.
+    """The accuracy of the best constant prediction: the most frequent class, labels, or mean of the targets.
 
     y: int64 (n,), or float32 (n, targets), n >= 1. A model that is no better has learnt nothing from its
     inputs.
@@ -141,6 +164,8 @@ def constant_accuracy(y: NDArray[Any], task: Task) -> float:
     if task == "classification":
         known = y[y >= 0]  # an unusable record has no label
         return float(np.bincount(known, minlength=1).max() / len(y))
+    if task == "multi-label":
+        return float(np.unique(y, axis=0, return_counts=True)[1].max() / len(y))
     targets = torch.as_tensor(y).double()
     return relative_accuracy(targets.mean(dim=0).expand_as(targets), targets)
 
@@ -150,7 +175,7 @@ def outputs_on(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -
 
     They are nan for a record that the model raises an error for.
     """
-    found, *_ = _outputs(model, x, y, "cross_entropy" if task == "classification" else "mse")
+    found, *_ = _outputs(model, x, y, LOSS_OF[task])
     return found.double().numpy()
 
 

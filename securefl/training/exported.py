@@ -7,14 +7,13 @@ and compute the digest again.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +29,15 @@ MOST_PARAMETERS: Final = 10**8
 """The most parameters of a model. They take 400 MB, and a run holds several models at a time. The largest
 packaged model has 6 million."""
 Tensors = Mapping[str, NDArray[np.float32]]
+
+
+class Weights(NamedTuple):
+    """The values of a file by their names, and its card; None if another program wrote the file."""
+
+    tensors: dict[str, NDArray[np.float32]]
+    card: Mapping[str, Any] | None
+
+
 FORMAT: Final = f"securefl {VERSION} model"
 LARGEST_CARD: Final = 2**20
 _LARGEST_HEADER: Final = 8 * LARGEST_CARD
@@ -91,8 +99,8 @@ def read(path: Path) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
     return tensors, card
 
 
-def weights_of(path: Path) -> dict[str, NDArray[np.float32]]:
-    """The values in a safetensors file of another program, or in an exported model.
+def weights_of(path: Path) -> Weights:
+    """Read the values in a safetensors file of another program, or in an exported model with its card.
 
     Values of 64 and 16 bits become float32. Raises ConfigError if there is no such file, and DataError if it
     is not safetensors, is too large, damaged, or has a value that is not finite, or a variance below zero.
@@ -101,24 +109,22 @@ def weights_of(path: Path) -> dict[str, NDArray[np.float32]]:
 
     _require_fitting(path)
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(path, framework="pt") as file:  # numpy has no bfloat16
             ours = _KEY in (file.metadata() or {})
             found = {} if ours else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, TypeError, OSError, AttributeError) as error:
         raise DataError(
-            f"Expected {path} as a whole safetensors file of float16, float32 or float64, got damage or "
-            f"another type ({error}). Write it again."
+            f"Expected {path} as a whole safetensors file, got damage ({error}). Write it again."
         ) from None
-    with np.errstate(over="ignore"):
-        plain = {name: own.astype(np.float32) for name, own in found.items() if own.dtype.kind == "f"}
-    values = read(path)[0] if ours else plain
-    for name, own in values.items():
+    plain = {name: own.float().numpy() for name, own in found.items() if own.is_floating_point()}
+    weights = Weights(*read(path)) if ours else Weights(plain, None)
+    for name, own in weights.tensors.items():
         if not np.isfinite(own).all() or (name.endswith("running_var") and (own < 0).any()):
             raise DataError(
                 f"Expected finite values in {path}, and no variance below zero, got others in {name!r}. Take "
                 "another file."
             )
-    return values
+    return weights
 
 
 def _require_fitting(path: Path) -> None:
@@ -129,9 +135,9 @@ def _require_fitting(path: Path) -> None:
         with os.fdopen(number, "rb") as source:
             found = os.fstat(source.fileno())
             first = source.read(8) if stat.S_ISREG(found.st_mode) else b""
-    except OSError as error:
-        why = "a folder" if error.errno == errno.EISDIR else error.strerror
-        raise ConfigError(f"Expected to read {path}, got {why}. Check the path.") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with the byte 0
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"Expected to read {str(path)!r}, got {why}. Check the path.") from None
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"Expected an exported model at {path}, got no regular file. Check the path.")
     if found.st_size > _LARGEST:
@@ -154,16 +160,16 @@ def _require_fitting(path: Path) -> None:
     )
 
 
-def fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool) -> None:
+def fill(model: nn.Module, tensors: Tensors, path: Path, *, whole: bool, but: Collection[str] = ()) -> None:
     """Write the values into the model, in place. Raises ConfigError unless names and shapes fit the model.
 
-    whole: whether all values of the model must be among `tensors`.
+    whole: whether all values of the model must be among `tensors`, but for those of the names `but`.
     """
     entries = {name: entry for name, entry in model.state_dict().items() if entry.is_floating_point()}
     said = f"Expected a model that fits {path}"
     if strange := [name for name in tensors if name not in entries]:
         raise ConfigError(f"{said}, got one without {some(strange, 3)}. Give the class that was trained.")
-    if whole and (missing := [name for name in entries if name not in tensors]):
+    if whole and (missing := [name for name in entries if name not in {*tensors, *but}]):
         statistics = all(name.endswith((".running_mean", ".running_var")) for name in missing)
         remedy = "Export one client's, by --client" if statistics else "Give the class that was trained"
         raise ConfigError(f"{said}, got one that also has {some(missing, 3)}. {remedy}.")

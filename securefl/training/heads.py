@@ -251,8 +251,9 @@ def train_only(model: nn.Module, train: TrainedNames) -> nn.Module:
                 f"{name!r}{near(name, sorted(parts))}. The first are {', '.join([*named][:4])}."
             )
         wanted |= found
-    for name, parameter in named.items():
-        if name not in wanted:
+    trained = {id(named[name]) for name in wanted}  # of a tied tensor, by either name
+    for parameter in named.values():
+        if id(parameter) not in trained:
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in named.values()):
         raise ConfigError(

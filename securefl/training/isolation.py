@@ -14,7 +14,7 @@ its records one by one. Training would see one function of such a model, and eva
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -354,8 +354,9 @@ def _require_alike(model: nn.Module, together: Any, by_one: Any) -> None:
 def without_raising(compute: Callable[..., T], columns: Sequence[Tensor]) -> tuple[T, list[int]]:
     """The result of `compute` for all records, and the positions of those for which it raises.
 
-    Zeros are computed in their place, which change no bit of the other records. The error of `compute` is
-    raised if it raises for no record alone, or if the cause is a lack of memory.
+    Zeros are computed in their place, or ones if zeros are padding, of which the model reads none alone. They
+    change no bit of the other records. The error of `compute` is raised if it raises for no record alone, or
+    if the cause is a lack of memory.
     """
     try:
         return compute(*columns), []
@@ -373,6 +374,10 @@ def without_raising(compute: Callable[..., T], columns: Sequence[Tensor]) -> tup
     usable = [column.clone() for column in columns]
     for column in usable:
         column[bad] = 0
+    with suppress(*RECORD_ERRORS):
+        return compute(*usable), bad
+    for column in usable:
+        column[bad] = 1
     return compute(*usable), bad
 
 

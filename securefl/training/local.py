@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,10 @@ from securefl.training.devices import device_of, full_precision, in_mode, norms
 from securefl.training.heads import with_features
 from securefl.training.losses import TrainingLoss, criterion_of, records
 from securefl.training.vector import optimizer_of, views_of
+
+BOUNDS: Final = Range("[2^-10, 2^10]")
+"""The range of bounds of updates."""
+Bound = Annotated[float, BOUNDS]
 
 
 class Penalty(Protocol):
@@ -84,12 +88,15 @@ class LocalTraining(Ranged):
         update_bound: Largest L2 norm of a client's update. The client scales a longer update down before it
             sends it. Client-level noise is scaled to this norm (McMahan et al., ICLR 2018, algorithm 1). None
             leaves updates unchanged.
+        bound_quantile: The share of updates within their bound. The bound begins at `update_bound`, and each
+            round moves it towards the norm that this share is within (Andrew et al., NeurIPS 2021). None
+            leaves it as it is.
         buffers_bound: Largest L2 norm of the step of a client's running statistics of batch norm, which then
             are a sum of their own beside bounded updates, with its own noise and charge.
 
     Raises:
         ValueError: A value is out of range, not exactly one of `epochs` and `steps` is set, "adam" has a
-            momentum, or there is a `buffers_bound` and no `update_bound`.
+            momentum, or there is another bound's setting and no `update_bound`.
     """
 
     optimizer: Literal["sgd", "adam"]
@@ -102,8 +109,9 @@ class LocalTraining(Ranged):
     decay: Fraction = 1.0
     milestones: tuple[Annotated[int, Range("[0, inf)")], ...] = ()
     proximal: Weight = 0.0
-    update_bound: Annotated[float, Range("[2^-10, 2^10]")] | None = None
-    buffers_bound: Annotated[float, Range("[2^-10, 2^10]")] | None = None
+    update_bound: Bound | None = None
+    bound_quantile: Annotated[float, Range("(0, 1)")] | None = None
+    buffers_bound: Bound | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,11 +124,12 @@ class LocalTraining(Ranged):
                 f"Expected no momentum with optimizer 'adam', got {self.momentum}. Leave it out."
             )
 
-        if self.buffers_bound is not None and self.update_bound is None:
-            raise ValueError(
-                "Expected `update_bound` beside `buffers_bound`, got none: weights without a bound have no "
-                "epsilon. Set both, or neither."
-            )
+        for name in ("buffers_bound", "bound_quantile"):
+            if getattr(self, name) is not None and self.update_bound is None:
+                raise ValueError(
+                    f"Expected `update_bound` beside `{name}`, got none: weights without a bound have no "
+                    "epsilon. Set both, or neither."
+                )
 
     def rate(self, round_number: int) -> float:
         """The learning rate in round `round_number`, counted from 0."""
@@ -280,7 +289,9 @@ def passes(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    # The gradient of an `Embedding` may be sparse.
+    dense = (tensor.to_dense() if tensor.is_sparse else tensor for tensor in tensors)
+    return torch.cat([tensor.detach().reshape(-1) for tensor in dense])
 
 
 def _require_finite(total: Tensor, values: Tensor, model: nn.Module, rate: float) -> None:

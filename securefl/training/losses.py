@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.data.dataset import Task
 from securefl.training.devices import CPU, as_tensor
 
-Loss = Literal["cross_entropy", "mse"]
-"""A loss by name: cross-entropy of int64 labels (n,), or squared error of float32 targets (n, targets)."""
+Loss = Literal["cross_entropy", "mse", "binary_cross_entropy"]
+"""A loss by name: cross-entropy of int64 labels (n,), squared error of float32 targets (n, targets), or the
+mean of each label's cross-entropy with logits, of float32 labels 0 and 1 (n, labels)."""
+LOSS_OF: Final[Mapping[Task, Loss]] = {
+    "classification": "cross_entropy",
+    "regression": "mse",
+    "multi-label": "binary_cross_entropy",
+}
+"""The loss of each kind of problem."""
 PerRecord = Callable[[Tensor, Tensor], Tensor]
 """(outputs (n, outputs), targets) -> each record's loss (n,), which depends on that record alone."""
 
@@ -60,6 +68,8 @@ def criterion_of(loss: TrainingLoss) -> PerRecord:
             return cross_entropy
         case "mse":
             return mse_loss
+        case "binary_cross_entropy":
+            return binary_cross_entropy_with_logits
 
 
 def losses_of(outputs: Tensor, y: Tensor, loss: TrainingLoss) -> Tensor:
@@ -75,40 +85,51 @@ def losses_of(outputs: Tensor, y: Tensor, loss: TrainingLoss) -> Tensor:
             losses = own(outputs, labels) if own else cross_entropy(outputs, labels, reduction="none")
             if declared.class_weights:
                 losses = losses * outputs.new_tensor(declared.class_weights)[labels]
-        case "mse":
+        case "mse" | "binary_cross_entropy":
             known = torch.isfinite(y).all(1)
-            losses = own(outputs, y) if own else mse_loss(outputs, y, reduction="none").mean(1)
+            of: Any = mse_loss if declared.of == "mse" else binary_cross_entropy_with_logits
+            # A copy: the function may write into it, and the client's next pass would read that. Made-up
+            # labels are any numbers, which torch's loss of probabilities does not take.
+            copy = y.clone() if declared.of == "mse" else (y > 0.5).to(y.dtype)
+            losses = own(outputs, copy) if own else of(outputs, y, reduction="none").mean(1)
     return torch.where(known, losses, torch.nan)
 
 
-_PROBES = 4
+PROBES: Final = 4
+"""The number of records on which a loss is tested."""
 
 
-def require_per_record(loss: DeclaredLoss, name: str, outputs: int) -> None:
-    """Test a loss of a study's own on made-up outputs and targets.
+def require_per_record(loss: DeclaredLoss, name: str, outputs: Tensor) -> None:
+    """Test a loss of a study's own on made-up targets.
 
     Args:
         loss: The loss.
         name: Its name, for errors.
-        outputs: The number of the model's outputs.
+        outputs: The model's outputs for PROBES drawn records, (PROBES, outputs): the function may take
+            probabilities alone.
 
     Raises:
         ConfigError: The function fails, does not return one float for each record, or a record's loss, or its
             gradient, depends on another record.
     """
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn((_PROBES, outputs), generator=generator).requires_grad_()
-    targets = torch.rand((_PROBES, outputs), generator=generator)
+    scores = outputs.detach().clone().requires_grad_()
+    targets = torch.rand(outputs.shape, generator=torch.Generator().manual_seed(0))
     if loss.of == "cross_entropy":
-        targets = torch.arange(_PROBES) % outputs
-    said = f"Expected {name} to give the loss of each record, of shape ({_PROBES},) for {_PROBES} records"
+        targets = torch.arange(PROBES) % outputs.shape[1]
+    elif loss.of == "binary_cross_entropy":
+        targets = targets.round()
+    said = f"Expected {name} to give the loss of each record, of shape ({PROBES},) for {PROBES} records"
     own: Any = loss.function
-    try:
-        found = own(scores, targets)
-        alone = [own(scores[at : at + 1], targets[at : at + 1]) for at in range(_PROBES)]
-    except Exception as error:  # the function is the study's own code: it can raise any exception
-        raise ConfigError(f"{said}, got {type(error).__name__}: {error}. Correct it.") from error
-    if not isinstance(found, Tensor) or found.shape != (_PROBES,) or not found.is_floating_point():
+
+    def tried(compute: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return compute(*given)
+        except Exception as error:  # the function is the study's own code: it can raise any exception
+            raise ConfigError(f"{said}, got {type(error).__name__}: {error}. Correct it.") from error
+
+    found = tried(own, scores, targets.clone())
+    alone = [tried(own, scores[at : at + 1], targets[at : at + 1].clone()) for at in range(PROBES)]
+    if not isinstance(found, Tensor) or found.shape != (PROBES,) or not found.is_floating_point():
         came = f"shape {tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found)
         raise ConfigError(
             f'{said}, got {came}. Take no mean over records (torch\'s losses have reduction="none"), and '
@@ -116,7 +137,7 @@ def require_per_record(loss: DeclaredLoss, name: str, outputs: int) -> None:
         )
     if not found.requires_grad:
         raise ConfigError(f"{said}, got losses without a gradient. Compute them from the outputs by torch.")
-    (slope,) = torch.autograd.grad(found[0], scores)
+    (slope,) = tried(torch.autograd.grad, found[0], scores)
     if slope[1:].count_nonzero() or not torch.allclose(found, torch.cat(alone), rtol=1e-4, atol=1e-6):
         raise ConfigError(
             f"{said}, got one that depends on other records. Take no mean, maximum or count over them."
@@ -138,7 +159,7 @@ def require_records(x: NDArray[Any], y: NDArray[Any], loss: TrainingLoss) -> Non
     match name_of(loss):
         case "cross_entropy":
             fits, expected = y.ndim == 1 and y.dtype == np.int64, "int64 labels of shape (n,)"
-        case "mse":
+        case "mse" | "binary_cross_entropy":
             fits, expected = y.ndim == 2 and y.dtype == np.float32, "float32 targets of shape (n, targets)"
     if not fits:
         raise DataError(f"Expected {expected} for loss {name_of(loss)!r}, got {y.dtype} of shape {y.shape}.")

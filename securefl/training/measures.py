@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from securefl.algorithm.queries import Floats
-from securefl.training.evaluation import Task, relative_accuracy
+from securefl.data.dataset import Task
+from securefl.training import evaluation
 
 BINS = 10
 """Groups of equal width, by the probability of the predicted class, for calibration."""
@@ -23,10 +24,11 @@ class Measures:
     """How well outputs fit targets. A measure that the task does not have, or that is not defined, is nan.
 
     accuracy: as `evaluate` has it. auc: the area under the ROC curve of each class against all others, mean
-    over the classes that occur. f1: the mean of the classes' F1. ece: the expected calibration error (Guo et
-    al., ICML 2017), over `BINS` bins. r2: the coefficient of determination, mean over targets. rmse: the root
-    of the mean squared error, in units of the targets.
-    confusion: the number of records by class (rows) and predicted class (columns); empty for regressions.
+    over the classes that occur; of several labels, mean over those that some records have and some have not.
+    f1: the mean of the classes' F1, or of those of the labels that occur. ece: the expected calibration error
+    (Guo et al., ICML 2017), over `BINS` bins. r2: the coefficient of determination, mean over targets. rmse:
+    the root of the mean squared error, in units of the targets.
+    confusion: the number of records by class (rows) and predicted class (columns); empty for other tasks.
     reliability: for each bin with records, the mean probability of the predicted class, the share of records
     whose class is right, and the number of records.
     """
@@ -49,16 +51,20 @@ def measured(outputs: Floats, targets: NDArray[Any], task: Task) -> Measures:
     """
     if not np.isfinite(outputs).all():
         return Measures()
-    return _of_classes(outputs, targets) if task == "classification" else _of_numbers(outputs, targets)
+    match task:
+        case "classification":
+            return _of_classes(outputs, targets)
+        case "multi-label":
+            return _of_labels(outputs, targets > 0.5)
+        case "regression":
+            return _of_numbers(outputs, targets)
 
 
 def accuracy_of(outputs: Floats, targets: NDArray[Any], task: Task) -> float:
     """The accuracy alone, for one of many clients: the other measures take a hundred times longer."""
     if not np.isfinite(outputs).all():
         return nan
-    if task == "classification":
-        return float((outputs.argmax(axis=1) == targets).mean())
-    return relative_accuracy(torch.as_tensor(outputs), torch.as_tensor(targets))
+    return evaluation.accuracy_of(torch.as_tensor(outputs), torch.as_tensor(targets), task)
 
 
 def worst_decile(accuracies: Sequence[float]) -> float:
@@ -86,6 +92,19 @@ def _of_classes(outputs: Floats, targets: NDArray[Any]) -> Measures:
         ece=float(sum(abs(said - held) * records for said, held, records in reliability) / len(right)),
         confusion=confusion.tolist(),
         reliability=reliability,
+    )
+
+
+def _of_labels(outputs: Floats, targets: NDArray[np.bool_]) -> Measures:
+    predicted = outputs > 0
+    both = (targets & predicted).sum(0)
+    occurs, told_apart = targets.any(0), targets.any(0) & ~targets.all(0)
+    f1 = 2 * both / np.maximum(targets.sum(0) + predicted.sum(0), 1)
+    areas = [_above(outputs[:, k], targets[:, k]) for k in np.flatnonzero(told_apart)]
+    return Measures(
+        accuracy=accuracy_of(outputs, targets, "multi-label"),
+        auc=float(np.mean(areas)) if areas else nan,
+        f1=float(f1[occurs].mean()) if occurs.any() else nan,
     )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from securefl.core.errors import ConfigError
 from securefl.core.reading import convert
 from securefl.core.text_safety import is_legible
+from securefl.data.dataset import Task
 from securefl.data.schema import Schema
 from securefl.training.exported import MOST_PARAMETERS
 from securefl.training.heads import Bounded
@@ -39,7 +40,7 @@ class Described:
     reads_text: bool
     shape: tuple[int, ...]
     outputs: int
-    task: Literal["classification", "regression"]
+    task: Task
     features: Bounded | None
     changes: tuple[str, ...]
     records: Schema = field(default_factory=lambda: Schema(columns=None, shape=(1,)))
@@ -88,14 +89,15 @@ def _require_agreement(about: Described, records: Schema) -> None:
         )
     if records.features is not None and len(about.shape) != 1:
         raise ConfigError(f"[records] Expected features of shape (k,), got {about.shape}.")
-    if records.labels and (about.task, len(records.labels)) != ("classification", about.outputs):
+    labels = {"classification": about.outputs, "multi-label": 2, "regression": 0}[about.task]
+    if len(records.labels) not in (0, labels):
         raise ConfigError(
-            f"[records] Expected no labels, or {about.outputs} of a classification, got "
-            f"{len(records.labels)}."
+            f"[records] Expected no labels, or {labels} of a {about.task} model, got {len(records.labels)}."
         )
-    if about.task == "regression" and len(records.targets) not in (0, about.outputs):
+    targets = 1 if about.task == "classification" else about.outputs
+    if len(records.targets) not in (0, targets):
         raise ConfigError(
-            f"[records] Expected {about.outputs} targets of a regression, got {len(records.targets)}."
+            f"[records] Expected {targets} targets of a {about.task} model, got {len(records.targets)}."
         )
 
 

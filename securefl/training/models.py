@@ -22,10 +22,11 @@ from torch.nn.functional import max_pool2d
 
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Range
+from securefl.training.augmentation import Augmentation, Augmented
 from securefl.training.exported import MOST_PARAMETERS, fill, weights_of
 from securefl.training.heads import TrainedNames, named_layer, train_only
-from securefl.training.row_wise import of_rows
-from securefl.training.vector import local_statistics
+from securefl.training.row_wise import RowHook, of_rows
+from securefl.training.vector import local_statistics, running_statistics
 
 _MOST_LAYERS: Final = 100
 Buffers = Literal["averaged", "local"]
@@ -311,10 +312,13 @@ class Choices(Protocol):
 
 
 def with_choices(model: nn.Module, choices: Choices) -> nn.Module:
-    """The model with these choices, in place. Raises the errors of `weights_of`, `fill` and `train_only`."""
-    if (path := choices.weights) is not None:
-        fill(model, weights_of(Path(path)), Path(path), whole=True)
+    """The model with these choices, in place. Raises the errors of `weights_of`, `fill` and `train_only`.
+
+    The file of the weights may lack running statistics, as an export of private training does.
+    """
     train_only(model, choices.train)  # first: the statistics of a frozen norm stay in the state dict
+    if (path := choices.weights) is not None:
+        fill(model, weights_of(Path(path)).tensors, Path(path), whole=True, but=running_statistics(model))
     return local_statistics(model) if choices.buffers == "local" else model
 
 
@@ -398,6 +402,9 @@ class ModelConfig(Architecture):
         dropout: The probability with which training sets an output of a hidden dense layer to 0, in [0, 1);
             the others are divided by 1 - dropout. Tests have none. FedCor's MLP has 0.5. shufflenet_v2 has no
             such layer. Clients with dropout are not trained side by side.
+        augment: What training does to images. "crops": each pass sees an image at another place, up to four
+            pixels away. "crops-flips": and every second one mirrored (FedLog's appendix, on CIFAR). Tests and
+            statistics see images as they are. Clients that augment are not trained side by side.
         profiled_layer: Name of a layer. The default is the first dense layer ("fc1", in fedlog_cnn
             "dense.fc1"), and for ShuffleNet v2 the last convolution, "conv5" (FedProf, section 3.1).
         train: The layers or parameters that are trained, by name, or "head", the last dense layer. All others
@@ -416,6 +423,7 @@ class ModelConfig(Architecture):
     hidden: tuple[int, ...] | None = None
     width: float | None = None
     dropout: float = 0.0
+    augment: Augmentation | None = None
     profiled_layer: str | None = None
     train: TrainedNames = None
     buffers: Buffers = "averaged"
@@ -443,6 +451,8 @@ class ModelConfig(Architecture):
                 f"Expected a model with hidden dense layers for dropout = {self.dropout}, got kind "
                 f"{self.kind!r}{' with hidden = []' if self.hidden == () else ''}. Leave `dropout` out."
             )
+        if self.augment and self.kind == "char_lstm":
+            raise ValueError("Expected `augment` with a model of images, got kind 'char_lstm'. Leave it out.")
         if self.width is None:
             return
         if self.kind not in _WIDTHS:
@@ -460,7 +470,7 @@ class ModelConfig(Architecture):
 
     @property
     def draws(self) -> bool:
-        return self.dropout > 0
+        return self.dropout > 0 or self.augment is not None
 
     @property
     def layer(self) -> str:
@@ -499,6 +509,14 @@ class ModelConfig(Architecture):
         if self.dropout:
             dense = model.dense if isinstance(model, FedLogCNN) else model
             dense.add_module("dropout", nn.Dropout(self.dropout))
+        if self.augment:
+            if len(shape) != 3:
+                raise ConfigError(
+                    "Expected images (channels, height, width) for `augment` under [model], got records of "
+                    f"shape {shape}. Leave it out."
+                )
+            model.add_module("augmentation", Augmented(flips=self.augment == "crops-flips"))
+            model.register_forward_pre_hook(RowHook(_augmented))
         named_layer(model, self.layer)
         return with_choices(model, self)
 
@@ -531,6 +549,10 @@ class ModelConfig(Architecture):
                 return AddsCNN(channels, size, outputs, self.width or 1.0)
             case "shufflenet_v2":
                 return ShuffleNetV2(channels, outputs, self.width or 0.5)
+
+
+def _augmented(model: nn.Module, given: tuple[Any, ...]) -> Any:
+    return model.get_submodule("augmentation")(*given)
 
 
 @lru_cache(maxsize=256)  # a study builds the same few models again and again, each a few times for its size

@@ -156,7 +156,8 @@ def digest_of(model: nn.Module, *, sources: bool) -> str:
             found.update(source_of(kind))
     for key, entry in model.state_dict().items():
         found.update(f"{key} {tuple(entry.shape)}".encode())
-        found.update(np.ascontiguousarray(entry.detach().numpy()).tobytes())
+        # As bytes: numpy has no bfloat16.
+        found.update(entry.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
-from itertools import pairwise
 from math import prod
 from typing import Any, Final, get_args
 
@@ -43,6 +42,7 @@ from securefl.training.models import (
     Origin,
     with_choices,
 )
+from securefl.training.vector import overlapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,14 +288,10 @@ def _require_plain(name: str, model: nn.Module) -> None:
         raise ConfigError(f"Expected a parameter to train in {name}, got none. Leave one free.")
     # By memory: of two parameters that share some, a frozen one would be trained by the other. One parameter
     # of two names, as of tied layers, is trained once.
-    spans = sorted((*_span(parameter), at) for at, (_, parameter) in enumerate(named) if parameter.numel())
-    shared = [sorted((one, other)) for (_, end, one), (start, _, other) in pairwise(spans) if start < end]
-    if shared:
-        one, other = min(shared)
+    if (shared := overlapping(model)) is not None:
         raise ConfigError(
-            f"Expected parameters of their own in {name}, got one that is both {named[one][0]} and "
-            f"{named[other][0]}. Give each layer its own, or both layers one parameter: "
-            "one.weight = other.weight."
+            f"Expected parameters of their own in {name}, got one that is both {' and '.join(shared)}. Give "
+            "each layer its own, or both layers one parameter: one.weight = other.weight."
         )
     for key, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
@@ -303,12 +299,6 @@ def _require_plain(name: str, model: nn.Module) -> None:
                 f"Expected a momentum in batch norm {key} of {name}, got None. Its statistics would depend "
                 "on the number of batches of all clients of a process. Set one, such as 0.1."
             )
-
-
-def _span(values: Tensor) -> tuple[int, int]:
-    """The first byte of a tensor's values, and the one after the last."""
-    steps = sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
-    return values.data_ptr(), values.data_ptr() + (steps + 1) * values.element_size()
 
 
 def _reads_codes(model: nn.Module, shape: tuple[int, ...]) -> bool:

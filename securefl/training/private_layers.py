@@ -101,9 +101,9 @@ def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
     Batch norm mixes the records of a batch and keeps their statistics. Group norm (Wu and He, ECCV 2018)
     replaces it: with 32 groups, or fewer so that each has two channels, and with one group after dense
-    layers. Its scales and shifts start at 1 and 0. Layers of this module replace torch's LSTM, GRU and RNN,
-    with the same values. A frozen batch norm stays: it is held in evaluation mode. The result depends on the
-    model alone, and all parties of a round must make it.
+    layers. It has the batch norm's scales and shifts. Layers of this module replace torch's LSTM, GRU and
+    RNN, with the same values. A frozen batch norm stays: it is held in evaluation mode. The result depends on
+    the model alone, and all parties of a round must make it.
     """
     made = copy.deepcopy(model)
     changes, known = [], dict[nn.Module, nn.Module | None](dict.fromkeys(norms(made, frozen=True).values()))
@@ -123,9 +123,9 @@ def make_private(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 def _replaced(layer: nn.Module) -> nn.Module | None:
     """The layer in place of this one, with the same parameters if they fit. None if this one stays."""
     if isinstance(layer, _BatchNorm):
-        norm = _group_norm(layer).train(layer.training)
-        return norm.requires_grad_(any(parameter.requires_grad for parameter in layer.parameters()))
-    fresh = record_by_record(layer)
+        fresh: nn.Module | None = _group_norm(layer).train(layer.training)
+    else:
+        fresh = record_by_record(layer)
     if fresh is not None:
         for key, entry in layer.named_parameters(recurse=False):
             setattr(fresh, key, entry)  # not a copy: another layer may be tied to it

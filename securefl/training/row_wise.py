@@ -13,7 +13,7 @@ them is not listed.
 | `BatchNorm` | only in evaluation mode, with running statistics |
 | `LSTM`, `GRU`, `RNN` | only in evaluation mode, `batch_first` |
 | layers without a sampler of Opacus, such as `PReLU` | only in evaluation mode, or frozen |
-| activations of single values, `Identity`, dropout | none. Dropout's masks come from the secret source |
+| activations of single values, `Identity`, dropout, crops | none. Draws come from the secret source |
 | `Flatten`, `Unflatten`, `Softmax`, `LogSoftmax`, `Softmin`, `GLU` | a dimension is set |
 
 A layer may take rows for another dimension all the same, as `Softmax(0)` does. Then a batch is not computed
@@ -29,6 +29,8 @@ from typing import Any, Final, TypeVar
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 from torch.nn.modules.dropout import _DropoutNd
+
+from securefl.training.augmentation import Augmented
 
 Kind = TypeVar("Kind", bound=type[nn.Module])
 
@@ -70,7 +72,7 @@ _LISTED: Final = frozenset(
         nn.Embedding, nn.Linear, nn.GroupNorm, nn.LocalResponseNorm, nn.LayerNorm, nn.RMSNorm,
         nn.Flatten, nn.Unflatten, nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.GLU, nn.Softmax2d,
         nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Upsample,
-        nn.Conv1d, nn.ConvTranspose1d, nn.InstanceNorm1d, nn.AvgPool1d, nn.MaxPool1d, nn.LPPool1d,
+        Augmented, nn.Conv1d, nn.ConvTranspose1d, nn.InstanceNorm1d, nn.AvgPool1d, nn.MaxPool1d, nn.LPPool1d,
         nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.ZeroPad1d, nn.ConstantPad1d, nn.ReflectionPad1d,
         nn.ReplicationPad1d, nn.CircularPad1d,
         nn.Conv2d, nn.ConvTranspose2d, nn.InstanceNorm2d, nn.AvgPool2d, nn.MaxPool2d, nn.LPPool2d,
@@ -163,8 +165,10 @@ def _refused(layer: nn.Module) -> str | None:
     return None if kind in _LISTED else "is not on the list of row-wise layers"
 
 
-def drawing(model: nn.Module) -> list[_DropoutNd]:
-    """The dropout layers that draw in their present mode."""
-    return [
-        layer for layer in model.modules() if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0
-    ]
+def drawing(model: nn.Module) -> list[nn.Module]:
+    """The layers of dropout or `Augmented` that draw in their present mode."""
+    return [layer for layer in model.modules() if layer.training and _draws(layer)]
+
+
+def _draws(layer: nn.Module) -> bool:
+    return isinstance(layer, Augmented) or (isinstance(layer, _DropoutNd) and layer.p > 0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import nn
 from securefl.core.errors import DataError
 from securefl.dp.noise import Source
 from securefl.training.chunks import body_features
+from securefl.training.devices import device_of, seeded
 from securefl.training.heads import activated, frozen, last_layers
 from securefl.training.jobs import Hook, TrainingJob, TrainingResult
 from securefl.training.local import descend, penalty_of, train
@@ -76,7 +77,7 @@ def _trained(fit: TrainingJob) -> TrainingResult:
         # A start of another length, such as a forged broadcast, raises a DataError for its client alone.
         model = problem.module(fit.model)
         head = last_layers(model, fit.under_head) if fit.under_head else []
-        with _drawing(fit), activated(model, fit.activation):
+        with _drawing(fit, device_of(model)), activated(model, fit.activation):
             if problem.private is not None:
                 from securefl.training.dpsgd import train_privately  # Opacus takes two seconds to import
 
@@ -117,12 +118,8 @@ def _beside(
         return steps.result(0, to_vector(model, statistics=True))
 
 
-@contextmanager
-def _drawing(fit: TrainingJob) -> Iterator[None]:
+def _drawing(fit: TrainingJob, device: torch.device) -> AbstractContextManager[None]:
     """A context in which dropout draws from the client's own stream, independent of earlier trainings."""
     if not fit.problem.model.draws:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(fit.context.rng.integers(2**63)))
-        yield
+        return nullcontext()
+    return seeded(int(fit.context.rng.integers(2**63)), device)

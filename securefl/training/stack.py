@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from securefl.algorithm.queries import Float32s
 from securefl.training.heads import Differentiable, ShiftedLinear, shifted
@@ -122,7 +123,7 @@ class Stack:
 
     def known(self, y: Tensor) -> Tensor:
         """A mask of the targets for which the models have an output, (slots, rows)."""
-        if self._tail.loss == "mse":
+        if self._tail.loss != "cross_entropy":
             return torch.ones(y.shape[:2], dtype=torch.bool)
         return (y >= 0) & (y < self._layers[-1 - self._shifted].outputs)
 
@@ -259,7 +260,14 @@ def _mse(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return losses, slope.mul_(weights[:, :, None] * (2 * each))
 
 
-_LOSSES = {"cross_entropy": _cross_entropy, "mse": _mse}
+def _binary(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses (slots, rows), and the slope of the weighted losses."""
+    each = 1 / y.shape[2]
+    losses = binary_cross_entropy_with_logits(outputs, y, reduction="none").sum(2).mul_(each)
+    return losses, outputs.sigmoid().sub_(y).mul_(weights[:, :, None] * each)
+
+
+_LOSSES = {"cross_entropy": _cross_entropy, "mse": _mse, "binary_cross_entropy": _binary}
 
 
 # One flat tensor -------------------------------------------------------------------------------------

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from securefl.algorithm.clients import Evaluation
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
+from securefl.data.dataset import Task
 from securefl.training.devices import Hardware
-from securefl.training.evaluation import Task, evaluate
+from securefl.training.evaluation import evaluate
 from securefl.training.heads import last_layers, output_layer, places
 from securefl.training.local import LocalTraining
-from securefl.training.losses import DeclaredLoss, TrainingLoss, has_code
+from securefl.training.losses import LOSS_OF, DeclaredLoss, TrainingLoss, has_code
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
@@ -58,7 +59,7 @@ class Problem:
     Attributes:
         model: The description of the model.
         local: The clients' training without record-level privacy.
-        kind: "classification" or "regression".
+        kind: "classification", "regression" or "multi-label".
         shape, outputs: The shape of a record, and the number of the model's outputs.
         clients: The number of clients.
         records: The declared number of records of all clients together. It is public, and no client may claim
@@ -109,9 +110,7 @@ class Problem:
     @property
     def loss(self) -> TrainingLoss:
         """The loss of the training."""
-        if self.declared_loss is not None:
-            return self.declared_loss
-        return "cross_entropy" if self.kind == "classification" else "mse"
+        return LOSS_OF[self.kind] if self.declared_loss is None else self.declared_loss
 
     @property
     def layer(self) -> str:

@@ -217,7 +217,8 @@ class Trained(nn.Module):
     def predict(self, x: object) -> NDArray[Any]:
         """The label of each record, (n,), in the type and words of the table's own labels.
 
-        For a regression, values in the table's units: float32 (n,), or (n, targets) for several targets.
+        Of several labels, those of each target, (n, labels). For a regression, values in the table's units:
+        float32 (n,), or (n, targets) for several targets.
         Raises errors as `outputs` does.
         """
         return self.labelled(self.outputs(x))
@@ -226,11 +227,14 @@ class Trained(nn.Module):
         """The labels or values that `predict` gives for these outputs (n, outputs)."""
         if self.about.task == "regression":
             return self.about.records.in_units(outputs)
-        found: NDArray[Any] = self.classes_[outputs.argmax(1)]
+        several = self.about.task == "multi-label"
+        found: NDArray[Any] = self.classes_[(outputs > 0).astype(int) if several else outputs.argmax(1)]
         return found
 
     def predict_proba(self, x: object) -> NDArray[np.float64]:
         """The probability of each class, float64 (n, classes), in the order of `classes_`.
+
+        Of several labels, the probability that each is the second of `classes_`, (n, labels).
 
         Raises ConfigError for a regression, and errors as `outputs` does.
         """
@@ -242,7 +246,9 @@ class Trained(nn.Module):
             raise ConfigError(
                 "Expected a classification for probabilities, got a regression. Take `predict`."
             )
-        found: NDArray[np.float64] = torch.softmax(torch.from_numpy(outputs).double(), 1).numpy()
+        logits = torch.from_numpy(outputs).double()
+        shares = logits.sigmoid() if self.about.task == "multi-label" else logits.softmax(1)
+        found: NDArray[np.float64] = shares.numpy()
         return found
 
     # As scikit-learn's tools ask ----------------------------------------------------------------------
@@ -255,15 +261,21 @@ class Trained(nn.Module):
         """The accuracy of `predict` on these records and labels, or R2 for a regression."""
         from sklearn.metrics import accuracy_score, r2_score
 
+        predicted = self.predict(x)
+        if self.about.task == "multi-label":
+            return float((np.asarray(y) == predicted).all(1).mean())
         rate = accuracy_score if self.about.task == "classification" else r2_score
-        return float(rate(y, self.predict(x)))
+        return float(rate(y, predicted))
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The labels in the order of the outputs, (classes,). A regression has none."""
+        """The labels in the order of the outputs, (classes,), or the two that each of several labels has.
+
+        A regression has none.
+        """
         if self.about.task == "regression":
             raise AttributeError("A regression has no classes_.")
-        return self.about.records.classes(self.about.outputs)
+        return self.about.records.classes(2 if self.about.task == "multi-label" else self.about.outputs)
 
     @property
     def n_features_in_(self) -> int:
@@ -283,12 +295,12 @@ class Trained(nn.Module):
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
-        classes = self.about.task == "classification"
+        classes, several = self.about.task != "regression", self.about.task == "multi-label"
         declared = self.about.records.columns or ()
         return Tags(
             estimator_type="classifier" if classes else "regressor",
-            target_tags=TargetTags(required=False, single_output=True),
-            classifier_tags=ClassifierTags() if classes else None,
+            target_tags=TargetTags(required=False, single_output=not several, multi_output=several),
+            classifier_tags=ClassifierTags(multi_label=several) if classes else None,
             regressor_tags=None if classes else RegressorTags(),
             input_tags=InputTags(
                 categorical=any(column.categories is not None for column in declared),

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -125,8 +126,14 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
     Returns:
         The model's own tensors, detached, in the order of the state dict.
 
-    Raises nothing.
+    Raises:
+        ConfigError: Two tensors share a part of their memory: training one would move the other.
     """
+    if (shared := overlapping(model, alike=False)) is not None:
+        raise ConfigError(
+            f"Expected tensors with memory of their own, got {' and '.join(shared)}, which share a part. "
+            "Make one of them a copy: nn.Parameter(one.detach().clone())."
+        )
     moving = {id(entry) for entry in running_statistics(model).values()}
     seen = {_memory(entry) for entry in model.parameters() if not entry.requires_grad}
     found: dict[str, Tensor] = {}
@@ -136,6 +143,29 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
             seen.add(_memory(entry))
             found[name] = entry.detach()
     return found
+
+
+def overlapping(model: nn.Module, *, alike: bool = True) -> tuple[str, str] | None:
+    """The first two parameters that share memory, by name, or None. alike: also if they share all of it."""
+    named = [(name, entry) for name, entry in model.named_parameters() if entry.numel()]
+    spans = sorted((*_span(entry), at) for at, (_, entry) in enumerate(named))
+    shared = [
+        sorted((first, second))
+        for (start, end, first), (begin, last, second) in pairwise(spans)
+        if begin < end and (alike or (start, end) != (begin, last))
+    ]
+    if not shared:
+        return None
+    one, other = min(shared)
+    return named[one][0], named[other][0]
+
+
+def _span(values: Tensor) -> tuple[int, int]:
+    """The first byte of a tensor's values, and the one after the last."""
+    start, steps = values.data_ptr(), values.numel() - 1
+    if not values.is_contiguous():
+        steps = sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
+    return start, start + (steps + 1) * values.element_size()
 
 
 def _memory(entry: Tensor) -> int:

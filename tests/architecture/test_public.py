@@ -17,6 +17,8 @@ from pathlib import Path
 import public
 import pytest
 
+from securefl.algorithm import Floats
+
 ROOT = Path(__file__).parents[2]
 FACES = public.FACES
 MODULES = tuple(f"securefl.protocols.{name}" for name in ("averaging", "personal", "fltrust"))
@@ -123,6 +125,45 @@ def silence(face: str, name: str) -> str:
 
 def test_every_name_has_an_example_and_says_what_it_raises() -> None:
     assert [(face, name, lacks) for face, name in NAMES if (lacks := silence(face, name))] == []
+
+
+_ARRAY = re.compile(r"NDArray|ArrayLike|Floats|Float32s|Integers|Mask|Tensor|DataFrame|ProfileLike")
+"""The types of arrays, as signatures write them."""
+
+
+def undescribed(own: object) -> Iterator[str]:
+    """Arrays that come or go without a word under `Args:`, `Attributes:` or `Returns:`."""
+    if not (inspect.isclass(own) or inspect.isfunction(own)) or getattr(own, "_is_protocol", False):
+        return
+    try:
+        signature = inspect.signature(own)
+    except (TypeError, ValueError):  # an alias of a type
+        return
+    said = inspect.getdoc(own) or ""
+    sections = dict(re.findall(r"^(Args|Attributes|Returns):\n((?:    .*\n?|\n)+)", said, re.M))
+    named = re.findall(r"^    ([\w*, ]+):", sections.get("Args", "") + sections.get("Attributes", ""), re.M)
+    described = {name.strip(" *") for names in named for name in names.split(",")}
+    for name, one in signature.parameters.items():
+        if _ARRAY.search(str(one.annotation)) and not name.startswith("_") and name not in described:
+            yield name
+    if _ARRAY.search(str(signature.return_annotation)) and "Returns" not in sections:
+        yield "what it returns"
+
+
+def test_arrays_that_come_or_go_are_described() -> None:
+    found = {f"{face}.{name}": [*undescribed(public.found(face, name))] for face, name in NAMES}
+    assert {name: lacks for name, lacks in found.items() if lacks} == {}
+
+
+def test_an_array_without_a_description_is_found() -> None:
+    def total(rows: Floats, weights: Floats, count: int) -> Floats:
+        """The sum of rows.
+
+        Args:
+            rows: float64 (n, d).
+        """
+
+    assert [*undescribed(total)] == ["weights", "what it returns"]
 
 
 @pytest.mark.docs

@@ -1,4 +1,4 @@
-"""Tests stand where their subject does, and share what stands in tests/support alone."""
+"""Tests stand where their subject does, and need no other test."""
 
 from __future__ import annotations
 

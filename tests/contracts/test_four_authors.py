@@ -313,7 +313,7 @@ def test_the_mechanism_draws_the_noise_that_it_charges() -> None:
         ours, theirs = (compose({each[party]: 1}, 1e-5) for each in (charge, known))
         assert ours == pytest.approx(theirs, rel=1e-3)
     assert mechanism.deviation(4) == 4.0  # the noises of four clients add up
-    assert mechanism.total_noise("server", 3, [Source()]) is None
+    assert mechanism.total_noise("server", 3, Source()) is None
 
 
 # The sum ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ that is not Gaussian, and noise that repeats are caught.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from math import sqrt
@@ -92,8 +92,8 @@ class Twice(Mechanism):
     def client_noise(self, size: int, source: Source) -> Integers | None:
         return rounded(size, self.sigma, source)
 
-    def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
-        return rounded(size, self.sigma, rows[0]) if party == SERVER else None
+    def total_noise(self, party: str, size: int, source: Source) -> Integers | None:
+        return rounded(size, self.sigma, source) if party == SERVER else None
 
     def deviation(self, contributions: int) -> float:
         return super().deviation(contributions) * sqrt(contributions + 1)
@@ -135,7 +135,7 @@ def draws(plan: Plan, spec: ValueSpec, clients: int) -> tuple[list[Integers], di
     """The noise of so many clients, and that of each party for the total; zeros where none is drawn."""
     mechanism, none = Protection(plan, spec).mechanism, np.zeros(ENTRIES, np.int64)
     own = [mechanism.client_noise(ENTRIES, source(f"client {k}")) for k in range(clients)]
-    total = {party: mechanism.total_noise(party, ENTRIES, [source(party)]) for party in PARTIES}
+    total = {party: mechanism.total_noise(party, ENTRIES, source(party)) for party in PARTIES}
     return [none if n is None else n for n in own], {p: none if n is None else n for p, n in total.items()}
 
 
@@ -269,7 +269,7 @@ class TestContract:
 
     def test_the_party_that_it_names_draws_for_totals_and_no_other(self, word: str, scheme: str) -> None:
         mechanism = Protection(planned(word, scheme), SPEC).mechanism
-        drawing = {p for p in PARTIES if mechanism.total_noise(p, 3, [source(p)]) is not None}
+        drawing = {p for p in PARTIES if mechanism.total_noise(p, 3, source(p)) is not None}
         assert drawing == ({mechanism.total_by} if mechanism.total_by else set())
 
     def test_it_says_what_each_party_learns(self, word: str, scheme: str) -> None:
@@ -292,7 +292,7 @@ class TestContract:
         mechanism = Protection(plan, bare).mechanism
         assert isinstance(mechanism, NoNoise)
         assert Protection(plan, bare).charge() == NON_PRIVATE
-        assert mechanism.client_noise(3, source("a")) is mechanism.total_noise(SERVER, 3, []) is None
+        assert mechanism.client_noise(3, source("a")) is mechanism.total_noise(SERVER, 3, source("b")) is None
 
 
 # What the contract catches -----------------------------------------------------------------------------
@@ -516,7 +516,7 @@ class ByHolder(Twice):
     def headroom(self) -> Headroom:
         return Headroom(share=None, total=100)
 
-    def total_noise(self, party: str, size: int, rows: Sequence[Source]) -> Integers | None:
+    def total_noise(self, party: str, size: int, source: Source) -> Integers | None:
         return np.full(size, self.size, np.int64) if party == KEY_HOLDER else None
 
 
@@ -552,13 +552,13 @@ def test_a_total_whose_noise_is_more_than_declared_is_not_told(
 @every(
     ("changes", "party", "says"),
     [
-        ({"total_noise": lambda own, party, size, rows: None}, SERVER, "noise for totals by server"),
+        ({"total_noise": lambda own, party, size, source: None}, SERVER, "noise for totals by server"),
         (
-            {"total_noise": lambda own, party, size, rows: np.zeros(size, np.int64)},
+            {"total_noise": lambda own, party, size, source: np.zeros(size, np.int64)},
             KEY_HOLDER,
             "noise for totals by server",
         ),
-        ({"total_noise": lambda own, party, size, rows: np.zeros(size)}, SERVER, "int64 noise of shape"),
+        ({"total_noise": lambda own, party, size, source: np.zeros(size)}, SERVER, "int64 noise of shape"),
         (
             {"total_by": None, "total_noise": lambda own, *asked: np.zeros(3, np.int64)},
             SERVER,
@@ -571,7 +571,7 @@ def test_a_total_gets_noise_by_the_party_that_is_declared_or_is_not_told(
 ) -> None:
     install(monkeypatch, defect(**changes))
     with pytest.raises(LocalProtocolError, match=says):
-        Protection(planned("twice", "clear"), SPEC).mechanism.total_noise(party, 3, [source("a")])
+        Protection(planned("twice", "clear"), SPEC).mechanism.total_noise(party, 3, source("a"))
 
 
 def test_noise_that_nobody_draws_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

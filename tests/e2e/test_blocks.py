@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from support.named import is_command, is_key, is_target
-from support.pages import Block, blocks
+from e2e.named import is_command, is_key, is_target
+from e2e.pages import Block, blocks
 
 pytestmark = pytest.mark.docs
 
@@ -37,7 +37,7 @@ COMPARED: Mapping[tuple[str, str], str] = {
 }
 """The begin of a block without a language, and the test that prints the same."""
 PROGRAMS = frozenset(
-    {"pip", "export", "flwr", "flower-superlink", "flower-supernode", "pytest", "ruff", "mypy"}
+    {"pip", "export", "source", "flwr", "flower-superlink", "flower-supernode", "pytest", "ruff", "mypy"}
 )
 
 

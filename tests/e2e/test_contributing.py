@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import public
 import pytest
+from e2e.pages import ROOT, blocks
 from support.command_line import securefl
 from support.outside import installed
-from support.pages import ROOT, blocks
 from support.private_studies import client_level
 from support.tiny_study import FEDAVG, FEDPROF, run, spied, study, text, with_privacy
 

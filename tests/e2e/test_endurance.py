@@ -1,4 +1,4 @@
-"""Kills, flipped bits, full disks and second processes, by the trials of `tests/support/trials`."""
+"""Kills, flipped bits, full disks and second processes, by the trials of `tests/e2e/trials`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GOOD = ("same", "refused")
 def endured(*words: str) -> list[dict[str, Any]]:
     """What each trial found; none may have found anything wrong."""
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "support.trials.play", *words]
+    command = [sys.executable, "-m", "e2e.trials.play", *words]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)

@@ -13,8 +13,8 @@ import pandas as pd
 import peers
 import pytest
 import results_page
+from e2e.pages import blocks
 from support.every import every
-from support.pages import blocks
 
 from securefl.protocols.tables import adds
 from securefl.published import comparison

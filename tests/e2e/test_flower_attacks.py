@@ -95,7 +95,7 @@ def model(survivors: tuple[int, ...]) -> Any:
 
 def require_one_release_each(parties: Parties) -> None:
     """A row of a ledger begins with the holder's name; a round, a stage and a name make a question."""
-    said = Counter((row[2], row[3], row[5]) for row in parties.ledgers[VICTIM].rows())
+    said = Counter((row[2], row[3], row[5]) for row in parties.files[VICTIM].ledger.rows())
     assert not said or max(said.values()) <= 2  # one, and one more of the spare attempt
 
 
@@ -126,7 +126,7 @@ def test_the_sum_is_of_clients_who_agree_or_there_is_none(who: str, attack: str)
     if who == "relay" and attack in TURNS:
         assert "that the server signed" in parties.why(VICTIM)
         assert survivors == OTHERS
-        assert list(parties.ledgers[VICTIM].rows()) == []
+        assert list(parties.files[VICTIM].ledger.rows()) == []
     require_one_release_each(parties)
 
 
@@ -187,14 +187,14 @@ def test_a_second_superlink_s_server_enters_nobody() -> None:
     parties.played(parties.apart())
     assert parties.survivors == {1: {()}}
     assert "did not sign" in parties.why(VICTIM)
-    assert list(parties.ledgers[VICTIM].rows()) == []
+    assert list(parties.files[VICTIM].ledger.rows()) == []
 
 
 def test_another_plan_enters_nobody_and_is_named_to_the_owners() -> None:
     parties = Parties(study())
     parties.grid  # noqa: B018 -- parties have their own copy of the plan
     parties.made = replace(parties.made, plan=replace(parties.made.plan, max_client_weight=0.9))
-    parties.ledgers[SERVER] = parties.ledgers[VICTIM]
+    parties.files[SERVER].ledger = parties.files[VICTIM].ledger
     parties.session = parties.pinned.session(parties.made.plan, bytes(32))
     parties.played(parties.apart())
     assert parties.survivors == {1: {()}}

@@ -178,7 +178,7 @@ def test_a_second_total_of_a_round_is_not_opened(how: str) -> None:
 @WAYS
 def test_every_frame_of_a_round_that_is_over_is_refused(how: str) -> None:
     server = honest(how, rounds=2)
-    before = {name: ledger.rows() for name, ledger in server.parties.ledgers.items()}
+    before = {name: own.ledger.rows() for name, own in server.parties.files.items()}
     for name, frames in list(server.sent.items()):
         for frame in frames[1 : len(frames) // 2]:
             turn = turn_in(frame)
@@ -190,7 +190,7 @@ def test_every_frame_of_a_round_that_is_over_is_refused(how: str) -> None:
                 assert "places go up" in server.parties.why(name)
             else:
                 assert anew == NOTHING
-    assert {name: ledger.rows() for name, ledger in server.parties.ledgers.items()} == before
+    assert {name: own.ledger.rows() for name, own in server.parties.files.items()} == before
 
 
 # In a round -----------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_clients_that_were_told_different_things_are_in_no_total_together(how: s
     (state,) = server.played()
     start = server.parties.made.algorithm.start().broadcast
     assert any(np.array_equal(state.broadcast, own) for own in (start, of_others(how)))
-    why = [entry.text for entry in server.parties.diaries[KEY_HOLDER].refusals()]
+    why = [entry.text for entry in server.parties.files[KEY_HOLDER].diary.refusals()]
     # Ciphertexts for three do not even go into a total for four, so the key holder is not asked for them.
     assert any("member 2 did not sign" in one for one in why) or (how, lie) == ("ckks", another_cohort)
 

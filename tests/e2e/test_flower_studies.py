@@ -51,8 +51,8 @@ def test_the_models_are_those_of_one_process_bit_for_bit(name: str) -> None:
 def test_the_servers_books_say_what_clients_spent() -> None:
     parties = Parties(shares_of_noise(CLIENTS))
     parties.played(parties.apart())
-    spent = {own: parties.ledgers["server"].worst(own) for own in PARTIES}
-    assert spent == {own: parties.ledgers["client-0000"].worst(own) for own in PARTIES}
+    spent = {own: parties.files["server"].ledger.worst(own) for own in PARTIES}
+    assert spent == {own: parties.files["client-0000"].ledger.worst(own) for own in PARTIES}
     assert 0 < spent["server"] < 5
 
 
@@ -84,7 +84,9 @@ def test_a_node_s_fate_costs_its_own_party_the_round(fate: Fate, survive: Any) -
 
     parties.played(engine, between)
     assert parties.survivors == {1: {survive}, 2: {EVERYBODY}}
-    assert parties.ledgers["client-0000"].worst("server") == float("inf")  # unprotected, as the study says
+    assert parties.files["client-0000"].ledger.worst("server") == float(
+        "inf"
+    )  # unprotected, as the study says
 
 
 def test_a_party_that_is_started_again_is_back_in_the_next_round() -> None:
@@ -100,7 +102,7 @@ def test_a_party_that_is_started_again_is_back_in_the_next_round() -> None:
     parties.grid.meddle = meddle
     parties.played(engine)
     assert parties.survivors == {1: {OTHERS}, 2: {EVERYBODY}}
-    assert "restart" in " ".join(entry.text for entry in parties.diaries["client-0002"].refusals())
+    assert "restart" in " ".join(entry.text for entry in parties.files["client-0002"].diary.refusals())
 
 
 def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
     assert [record["answered"] for record in records] == [[0, 1, 2, 3, 4]] * 2
     assert all(record["bytes_up"] > 0 and record["bytes_down"] > 0 for record in records)
     assert {record["epsilon"]["server"] for record in records} == {float("inf")}
-    assert len(parties.diaries["client-0000"].sessions()) == 1
+    assert len(parties.files["client-0000"].diary.sessions()) == 1
     assert parties.why("client-0000") == ""
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.pages import ROOT, blocks
 from flwr.app import Context, Message, RecordDict
 from flwr.common.config import flatten_dict
 from support.flower_apps import PlainGrid
-from support.pages import ROOT, blocks
 
 pytestmark = pytest.mark.docs
 

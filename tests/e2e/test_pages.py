@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support import pages
-from support.pages import ROOT, Block, blocks, differs, run_page
+from e2e import pages
+from e2e.pages import ROOT, Block, blocks, differs, run_page
 
 from securefl.mechanisms import registry as mechanisms
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support import browser
+from e2e import browser
 from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.commands.main import cli

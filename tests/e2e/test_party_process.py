@@ -184,7 +184,7 @@ def test_a_restarted_client_refuses_what_its_journal_forbids(monkeypatch: pytest
     monkeypatch.setattr(engine, "query", noted)
     (state,) = parties.played(engine)
     victim, heard = "client-0002", list[bytes]()
-    charged = parties.ledgers[victim].rows()
+    charged = parties.files[victim].ledger.rows()
     assert charged
 
     def listening(sender: str, to: str, data: bytes) -> bytes:
@@ -198,7 +198,7 @@ def test_a_restarted_client_refuses_what_its_journal_forbids(monkeypatch: pytest
     assert answers.survivors == ()
     # it answered the order, which holds no number, and nothing of the attempt
     assert [peek(data, victim).attempt for data in heard] == [0]
-    assert parties.ledgers[victim].rows() == charged
+    assert parties.files[victim].ledger.rows() == charged
 
 
 def test_the_server_hears_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from support import pages
-from support.pages import ROOT
+from e2e import pages
+from e2e.pages import ROOT
 from support.tiny_study import FEDAVG, text
 
 from securefl.commands.exit_codes import ExitCode

@@ -5,16 +5,14 @@ from __future__ import annotations
 import ast
 import html
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from handbook import commands, keys, names
-from support import browser
-from support.named import lies
+from e2e import browser
+from e2e.named import lies
+from handbook import build, commands, keys, names
 
 from securefl.commands.exit_codes import MEANINGS, ExitCode
 from securefl.core.errors import ConfigError
@@ -27,7 +25,8 @@ from securefl.study.world import build as built
 from securefl.sweep.cells import has_sweep, parse_sweep
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+OTHERS = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
+DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in OTHERS)]
 FOREIGN = ROOT / "docs" / "coming-from"
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.toml"))
 
@@ -36,20 +35,12 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The site of a configuration, built strictly into a folder."""
-    words = ["build", "--strict", "--site-dir", str(folder), "--config-file", str(config)]
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", *words], capture_output=True, text=True, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    done = build(ROOT / "mkdocs.yml", folder)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return folder
+    build.lay_out(folder)
+    build.render(folder)
+    return folder / "site"
 
 
 # The site ------------------------------------------------------------------------------------------------
@@ -79,7 +70,7 @@ def test_a_browser_without_scripts_reads_every_page(site: Path) -> None:
 
 @pytest.mark.docs
 def test_search_needs_no_server(site: Path) -> None:
-    assert "var __index" in (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert "__index" in (site / "search.js").read_text(encoding="utf-8")
     assert "iframe-worker.js" in (site / "index.html").read_text(encoding="utf-8")
 
 
@@ -253,20 +244,6 @@ def test_every_exit_code_that_exists_is_in_the_reference(site: Path) -> None:
             assert not bare, f"{path}: an exit code without a name"
 
 
-@pytest.mark.docs
-def test_the_figures_count_the_site(site: Path) -> None:
-    counts = {
-        "pages, the code of examples included": len(list(site.rglob("*.html"))),
-        "documented keys of a study": len(headings(site / "reference" / "keys.html", 3)),
-        "commands": len(headings(site / "reference" / "commands.html", 2)),
-        "public names": sum(len(names.names(face)) for face in names.FACES),
-        "attacks and limits, each with its test": len(attacks()),
-    }
-    figures = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    said = {what: re.findall(rf"^\| {what} \| (\d+) \|$", figures, re.MULTILINE) for what in counts}
-    assert said == {what: [str(count)] for what, count in counts.items()}
-
-
 # Pages that lie ------------------------------------------------------------------------------------------
 
 
@@ -327,14 +304,21 @@ def test_every_attack_names_its_party_and_the_test_that_plays_it() -> None:
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("lie", ["[x](other.md#data-sorce)", "[x](nothing.md)", "![x](nothing.png)", ""])
+@pytest.mark.parametrize(
+    "lie", ["[x](other.md#data-sorce)", "[x](nothing.md)", "![x](nothing.png)", "nav", ""]
+)
 def test_a_link_to_nothing_stops_the_build(lie: str, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(
         f"# Home\n\n[a](other.md#data-source) {lie}\n", encoding="utf-8"
     )
     (tmp_path / "docs" / "other.md").write_text("# Other\n\n## Data source\n", encoding="utf-8")
-    rules = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    rules = re.sub(r"^(hooks|nav|not_in_nav|exclude_docs):.*\n(?: .*\n)*", "", rules, flags=re.MULTILINE)
-    (tmp_path / "mkdocs.yml").write_text(rules, encoding="utf-8")
-    assert (build(tmp_path / "mkdocs.yml", tmp_path / "site").returncode != 0) == bool(lie)
+    nav = '[{ "Home" = "index.md" }, { "More" = [{ "x" = "nothing.md" }] }]' if lie == "nav" else "[]"
+    rules = f'[project]\nsite_name = "small"\nnav = {nav}\n'
+    (tmp_path / "zensical.toml").write_text(rules, encoding="utf-8")
+    if lie:
+        with pytest.raises(SystemExit) as stopped:
+            build.render(tmp_path)
+        assert stopped.value.code
+    else:
+        build.render(tmp_path)

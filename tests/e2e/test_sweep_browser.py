@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support import browser
+from e2e import browser
 from support.tiny_study import text
 
 from securefl.commands.sweep import sweep

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.pages import ROOT, blocks, commands, differs, shell
+from e2e.pages import ROOT, blocks, commands, differs, shell
 
 from securefl.commands.main import cli
 

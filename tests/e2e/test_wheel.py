@@ -19,10 +19,13 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
+import release
+
+from securefl import __version__
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+BUILD = release.BACKEND
 ANOTHER = """
 [build-system]
 requires = ["setuptools>=77"]
@@ -119,11 +122,62 @@ def test_an_sdist_is_the_whole_checkout(sdist: Path) -> None:
     assert own <= files
 
 
+@pytest.fixture(scope="module")
+def repository(tree: Path) -> Path:
+    """The tree as a repository of one commit."""
+    home = shutil.copytree(tree, tree.with_name("repository"), symlinks=True)
+    git = ["git", "-C", str(home), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], check=True)
+    return home
+
+
+def head(repository: Path) -> str:
+    words = ["git", "-C", str(repository), "rev-parse", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def test_two_builds_of_a_commit_have_the_same_bytes_and_its_name(repository: Path, tmp_path: Path) -> None:
+    made = []
+    for name, mask in (("first", 0o22), ("second", 0o77)):
+        (tmp_path / name).mkdir()
+        was = os.umask(mask)
+        try:
+            subprocess.run(["git", "clone", "-q", repository, tmp_path / f"{name} clone"], check=True)
+            made.append(release.build(tmp_path / f"{name} clone", tmp_path / name, epoch=1_700_000_000))
+        finally:
+            os.umask(was)
+    for first, second in zip(*made, strict=True):
+        assert first.name == second.name
+        assert first.read_bytes() == second.read_bytes(), first.name
+    sdist, wheel = made[0]
+    assert sum(name.endswith("/securefl/commit.txt") for name in release.contents(sdist)) == 1
+    with zipfile.ZipFile(wheel) as packed:
+        assert packed.read("securefl/commit.txt").decode() == head(repository)
+
+
+def test_a_changed_checkout_says_so(repository: Path, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", repository, clone], check=True)
+    with (clone / "README.md").open("a", encoding="utf-8") as readme:
+        readme.write("changed\n")
+    with zipfile.ZipFile(built(clone, "build_wheel", tmp_path / "made")) as packed:
+        assert packed.read("securefl/commit.txt").decode() == head(repository).strip() + "-dirty\n"
+
+
+def test_a_tree_inside_another_repository_has_no_commit(tree: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    shutil.copytree(tree, tmp_path / "inner", symlinks=True)
+    with zipfile.ZipFile(built(tmp_path / "inner", "build_wheel", tmp_path / "made")) as packed:
+        assert "securefl/commit.txt" not in packed.namelist()
+
+
 def test_what_an_index_is_told(wheel: Path) -> None:
     """Whoever finds the package learns what it is, for whom, and under which licence."""
     with zipfile.ZipFile(wheel) as packed:
         (name,) = [name for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
         said = message_from_string(packed.read(name).decode())
+    assert said["Version"] == __version__
     assert said["License-Expression"] == "Apache-2.0"
     assert "secure aggregation" in said["Keywords"]
     assert {"Topic :: Security :: Cryptography", "Typing :: Typed"} <= set(said.get_all("Classifier", []))

@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, cycle
 from math import isqrt, sqrt
 from typing import Any, Final
 from unittest import mock
@@ -34,6 +34,7 @@ from securefl.deployment.updates import Updates
 from securefl.mechanisms import mechanism
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
+from securefl.protocols.adaptive_clipping import BOUND
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.feddrop import UNITS, Dropped
 from securefl.protocols.buffers import Apart, Buffers
@@ -85,6 +86,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     hidden: tuple[int, ...] = ()
     update_bound: float | None = None
+    bound_quantile: float | None = None
     buffers_bound: float | None = None
     private: bool = False
     slow: bool = False
@@ -92,6 +94,7 @@ class Case:
     def __str__(self) -> str:
         told = {
             "update_bound": self.update_bound,
+            "bound_quantile": self.bound_quantile,
             "buffers_bound": self.buffers_bound,
             "private": self.private or None,
             **self.options,
@@ -116,6 +119,7 @@ class Case:
                 epochs=1,
                 batch_size=4,
                 update_bound=self.update_bound,
+                bound_quantile=self.bound_quantile,
                 buffers_bound=self.buffers_bound,
             ),
             kind="classification",
@@ -148,6 +152,7 @@ CASES = (
     *(Case(protocol="cs_fl", options={"signs": signs}, update_bound=0.3) for signs in (False, True)),
     Case(protocol="fedavg", options={"stale": True}, update_bound=0.3),
     *(Case(protocol="fedavg", update_bound=0.3, buffers_bound=bound) for bound in (0.3, 1000.0)),
+    Case(protocol="fedavg", options={"aggregation": "partial"}, update_bound=0.3, bound_quantile=0.5),
     Case(protocol="fedproto", options={"client_bound": 60.0}),
     Case(protocol="fedproto", options={"clip": Clipping(), "client_bound": 60.0}, slow=True),
     *(Case(protocol=name, update_bound=1000.0, hidden=(8,)) for name in ("lg_fedavg", "feddrop", "adds")),
@@ -387,7 +392,15 @@ def _contributions(contribution: Any, rng: np.random.Generator, draws: int) -> I
             there = part.supernet.entries(part.supernet.kept_groups(units))
             how = {"broadcast": part.initial[there], "public": {UNITS: packed(units)}}
         start = part.fit(asked(contribution, nobody, **how)).start
-        for trained in (*_models(start, rng, draws), DataError("it diverged")):
+        told = cycle((0.3, 2.0**-10, 2.0**10))  # a server may tell two clients another one
+        within = start + np.float32(-0.299 / sqrt(len(start)))
+        for trained in (
+            *([within] if part.memory else []),
+            *_models(start, rng, draws),
+            DataError("it diverged"),
+        ):
+            if part.memory:
+                how["public"] = {BOUND: np.array([next(told)])}
             if isinstance(part, Cached):
                 how["kept"] = {"model": start + rng.normal(size=len(start)).astype(np.float32)}
             yield contribution.value(asked(contribution, nobody, **how), trained)

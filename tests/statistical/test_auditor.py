@@ -18,8 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import pytest
-from support import auditor
-from support.audited_grid import (
+from statistical.audited_grid import (
     AXES,
     BROADCASTS,
     CLIENTS,
@@ -43,6 +42,7 @@ from support.audited_grid import (
     split_of,
     text_of,
 )
+from support import auditor
 from support.auditor import LEVEL, Finding, Pair, audit, holm, tried
 from support.every import every
 from support.observed_runs import Records, Sent, couple

@@ -24,7 +24,7 @@ from securefl.dp.noise import Source
 from securefl.training import LocalTraining, ModelConfig, evaluate, outputs, record_losses, to_vector, train
 from securefl.training.audits import keeps_apart
 from securefl.training.chunks import body_features
-from securefl.training.devices import CPU, Cuda
+from securefl.training.devices import CPU, Cuda, seeded
 from securefl.training.dpsgd import train_privately
 from securefl.training.private_steps import DPSGD
 
@@ -103,6 +103,18 @@ def test_what_is_read_agrees(kind: Literal["mlp", "lenet5"], read: str) -> None:
 def test_a_gpu_that_repeats_itself() -> None:
     first, second = (trained("lenet5", GPU.device, "sgd") for _ in range(2))
     assert np.array_equal(first, second)
+
+
+def test_dropout_draws_from_the_seed_and_leaves_the_generators_as_they_were() -> None:
+    layer, ones = nn.Dropout(0.5), torch.ones(1000, device=GPU.device)
+    before = torch.cuda.get_rng_state(), torch.get_rng_state()
+    drawn = []
+    for seed in (5, 5, 6):
+        with seeded(seed, GPU.device):
+            drawn.append(layer(ones))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert all(map(torch.equal, before, (torch.cuda.get_rng_state(), torch.get_rng_state())))
 
 
 @every("kind", ["mlp", "lenet5"])

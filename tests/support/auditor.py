@@ -432,7 +432,7 @@ def table(findings: Sequence[Finding]) -> str:
 
 def main(first: int = 0, last: int = 10**6) -> int:
     """Audit the grid's studies with these numbers and print a table. Returns how many findings are red."""
-    from support.audited_grid import cases, pair_of
+    from statistical.audited_grid import cases, pair_of
 
     findings = [found for case in cases()[first:last] for found in tried(pair_of(case), runs=3)]
     print(table([found for found in findings if found.p < 1]))

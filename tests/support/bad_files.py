@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 
 
 def _socket(path: Path) -> None:
     # a socket's path has at most 107 bytes, so it is bound by a relative one
-    home = Path.cwd()
-    os.chdir(path.parent)
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
-    finally:
-        os.chdir(home)
+    with chdir(path.parent), socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
 
 
 BAD: dict[str, tuple[Callable[[Path], None], str]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -23,21 +24,25 @@ class _Copying(Supervisor[Name]):
 
 
 @contextmanager
-def undrawn() -> Iterator[None]:
-    """Reports have their files, titles and captions, and a blank figure of half an inch for each picture.
+def _blank(module: Any, function: str) -> Iterator[None]:
+    """The pictures that this function makes have their files, titles and captions, and are blank.
 
     Drawing takes three quarters of the time of a tiny run.
     """
     from matplotlib.figure import Figure
 
-    made = run_report.figures
+    made = getattr(module, function)
 
-    def figures(*args: Any) -> list[Picture]:
-        return [replace(own, draw=lambda: Figure(figsize=(0.5, 0.5))) for own in made(*args)]
+    def pictures(*args: Any, **more: Any) -> list[Picture]:
+        return [replace(own, draw=lambda: Figure(figsize=(0.5, 0.5))) for own in made(*args, **more)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_report, "figures", figures)
+        patch.setattr(module, function, pictures)
         yield
+
+
+undrawn = partial(_blank, run_report, "figures")
+unplotted = partial(_blank, tradeoff_plots, "pictures")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,47 +52,28 @@ def blank_pictures() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def unplotted() -> Iterator[None]:
-    """A sweep's plots have their names and captions, and are blank."""
-    from matplotlib.figure import Figure
-
-    made = tradeoff_plots.pictures
-
-    def pictures(*args: Any, **more: Any) -> list[Picture]:
-        return [replace(own, draw=lambda: Figure(figsize=(0.5, 0.5))) for own in made(*args, **more)]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tradeoff_plots, "pictures", pictures)
-        yield
-
-
 @pytest.fixture(scope="module")
 def blank_plots() -> Iterator[None]:
-    """For modules that look at no plot."""
+    """Of sweeps, for modules that look at no plot."""
     with unplotted():
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def copied_workers() -> Iterator[None]:
-    """Workers of a sweep are copies of this process. A new one imports for four seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "Supervisor", _Copying)
-        yield
+def _changed(module: Any, name: str, value: object) -> Any:
+    """A fixture for the conftest of a folder: there a name of a module has this value."""
+
+    @pytest.fixture(scope="module", autouse=True)
+    def changed() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, name, value)
+            yield
+
+    return changed
 
 
-@pytest.fixture(scope="module", autouse=True)
-def brief_observer() -> Iterator[None]:
-    """The observer's own models train for one pass, in place of five or more."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(observed, "MOST_STEPS", 1)
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def coarse_figures() -> Iterator[None]:
-    """Epsilon is told at the discretisation of running studies: 0.02 % more, in a fifth of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(composition, "FINE", composition.COARSE)
-        yield
+copied_workers = _changed(cells, "Supervisor", _Copying)
+"""Workers of a sweep are copies of this process. A new one imports for four seconds."""
+brief_observer = _changed(observed, "MOST_STEPS", 1)
+"""The observer's own models train for one pass, in place of five or more."""
+coarse_figures = _changed(composition, "FINE", composition.COARSE)
+"""Epsilon is told at the discretisation of running studies: 0.02 % more, in a fifth of the time."""

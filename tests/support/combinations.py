@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from itertools import cycle, product
 
 from securefl.study.config import Study, parse
 from support.arms import ARMS, NO_COHORT, REPLACED, STATISTICS, hiding
-from support.tiny_study import text, with_privacy
+from support.tiny_study import SENT, text, with_privacy
 
 Combination = tuple[tuple[str, str], str, str]
 WAYS = ("clear", "masked", "ckks", "two-server")
@@ -49,18 +50,11 @@ def study(one: Combination, rounds: int = 1) -> Study:
     (name, options), way, noise = one
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
     records = name in STATISTICS
-    by_loss = ["loss", "size"] if name in ("active_fl", "fedcor", "pow_d") else []
-    sent = {
-        "fedprof": ["profile"],
-        "adds": ["map"],
-        "fltrust": ["direction"],
-        "feddbe": ["consensus"],
-        "cs_fl": ["votes"],
-    }.get(name, by_loss)
-    sizes = ["size"] if one[0] == REPLACED else []
-    permitted = str([*(["statistic", "counts"] if records else ["update"]), *sent, *sizes]).replace("'", '"')
+    sent = ["statistic", "counts"] if records else ["update"]
+    sent += [SENT[name]] if name in SENT else []
+    sent += ["size"] if "loss" in sent or one[0] == REPLACED else []
     settings = {"sum": f'"{way}"', "adversaries": TRUSTED.get(noise, '["server", "key-holder", "others"]')}
-    written = text(arm, clients=7, rounds=rounds, non_private=permitted)
+    written = text(arm, clients=7, rounds=rounds, non_private=json.dumps(sent))
     if way != "clear" or noise == "distributed":
         settings |= hiding(one[0])
     if noise != "none":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,12 +18,9 @@ def said(*words: object) -> Result:
 
 def securefl(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
-    old, sys.argv = sys.argv, ["securefl", *map(str, arguments)]
-    try:
-        with pytest.raises(SystemExit) as left:
-            main()
-    finally:
-        sys.argv = old
+    words = ["securefl", *map(str, arguments)]
+    with patch.object(sys, "argv", words), pytest.raises(SystemExit) as left:
+        main()
     out, err = capfd.readouterr()
     assert isinstance(left.value.code, int)
     assert "Traceback" not in err

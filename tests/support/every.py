@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ def every(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[..., Any
     def decorated(test: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(test)
 
+        @wraps(test)
         def tested(*of: Any, **fixtures: Any) -> None:
             def check(numbered: tuple[int, Any]) -> None:
                 number, case = numbered
@@ -39,8 +41,6 @@ def every(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[..., Any
 
             assert offenders(listed, check) == []
 
-        tested.__name__, tested.__doc__, tested.__module__ = test.__name__, test.__doc__, test.__module__
-        tested.__dict__.update(vars(test))
         rest = [one for name, one in own.parameters.items() if name not in known]
         tested.__signature__ = own.replace(parameters=rest)  # type: ignore[attr-defined]
         return tested

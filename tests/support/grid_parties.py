@@ -28,7 +28,6 @@ from securefl.deployment.messages import SignedTurn, Turn, decode_envelope, enco
 from securefl.deployment.party import PartySession
 from securefl.deployment.party_setup import data_of
 from securefl.deployment.roster import PinnedRoster
-from securefl.deployment.session_store import SessionStore
 from securefl.engine.engine import Engine
 from securefl.engine.inprocess import InProcess
 from securefl.engine.party.clients import ClientParty
@@ -38,6 +37,7 @@ from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from support.grid_double import GridDouble
 from support.party_folders import made, server_of
+from support.residents import Files
 
 NONCE = bytes(32)
 
@@ -59,9 +59,7 @@ class Parties:
     text: str
     deadline: float = 5.0
     relay: Callable[[Message, str, Callable[[bytes], bytes]], Message] = relay
-    ledgers: dict[str, Ledger] = field(default_factory=dict)
-    diaries: dict[str, SessionStore] = field(default_factory=dict)
-    journals: dict[str, Journal] = field(default_factory=dict)
+    files: dict[str, Files] = field(default_factory=dict)
     residents: dict[str, PartySession] = field(default_factory=dict)
     survivors: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
 
@@ -76,8 +74,7 @@ class Parties:
         self.pinned = PinnedRoster({name: own.member() for name, own in self.keys.items()})
         self.session = self.pinned.session(self.made.plan, NONCE)
         for name in self.keys:
-            self.ledgers[name] = Ledger(None, self.made.plan.terms())
-            self.diaries[name], self.journals[name] = SessionStore(), Journal(random=constant(name))
+            self.files[name] = Files(Ledger(None, self.made.plan.terms()), Journal(random=constant(name)))
         self.nodes = {name: 10 + number for number, name in enumerate(self.others)}
 
     # Parties ------------------------------------------------------------------------------------------
@@ -85,24 +82,17 @@ class Parties:
     def party(
         self, name: str, session: bytes, kept: Mapping[int, ClientState]
     ) -> ClientParty | KeyHolderParty:
+        files, own = self.files[name], self.keys[name]
         if name == KEY_HOLDER:
-            return self.made.key_holder(OwnRecord(name, self.journals[name], self.keys[name]))
+            return self.made.key_holder(OwnRecord(name, files.journal, own))
         number = self.others.index(name)
-        files = data_of(self.made, number, ""), self.ledgers[name], self.journals[name], self.keys[name]
-        return self.made.client(number, *files, session, kept, lambda session: "")
+        has = data_of(self.made, number, ""), files.ledger, files.journal, own
+        return self.made.client(number, *has, session, kept, lambda session: "")
 
     def start(self, name: str) -> None:
         """Start a party's process, again, with the files that it has."""
-        ledger, journal = self.ledgers[name], self.journals[name]
-        self.residents[name] = PartySession(
-            name,
-            self.made.plan,
-            self.made.work,
-            self.pinned,
-            self.diaries[name],
-            partial(self.party, name),
-            newest=lambda session: max(ledger.newest(session), journal.newest(session)),
-        )
+        of = self.made.plan, self.made.work, self.pinned
+        self.residents[name] = self.files[name].started(name, *of, partial(self.party, name))
 
     def turned(
         self, name: str, frame: bytes, change: Callable[[Turn], Turn], *, signed: bool = True
@@ -116,9 +106,7 @@ class Parties:
         return encode_envelope(SignedTurn.of(turn, **place, server=self.keys[SERVER]))  # type: ignore[arg-type]
 
     def why(self, name: str) -> str:
-        """The newest refusal in a party's diary; empty for none."""
-        refusals = self.diaries[name].refusals()
-        return refusals[0].text if refusals else ""
+        return self.files[name].why()
 
     # Engines ------------------------------------------------------------------------------------------
 
@@ -130,7 +118,7 @@ class Parties:
 
     @property
     def _record(self) -> OwnRecord:
-        return OwnRecord(SERVER, self.journals[SERVER], self.keys[SERVER])
+        return OwnRecord(SERVER, self.files[SERVER].journal, self.keys[SERVER])
 
     @cached_property
     def grid(self) -> GridDouble:
@@ -150,7 +138,7 @@ class Parties:
             made.spec,
             made.work,
             exchange,
-            server=server_of(made, self._record, self.ledgers[SERVER]),
+            server=server_of(made, self._record, self.files[SERVER].ledger),
             nonce=NONCE,
         )
 

@@ -35,6 +35,6 @@ def noise(plan: Plan, spec: ValueSpec, size: int, source: Source) -> Integers:
     mechanism = Protection(plan, spec).mechanism
     drawn = mechanism.client_noise(size, source)
     if drawn is None and mechanism.total_by is not None:
-        drawn = mechanism.total_noise(mechanism.total_by, size, [source])
+        drawn = mechanism.total_noise(mechanism.total_by, size, source)
     assert drawn is not None
     return drawn

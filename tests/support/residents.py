@@ -46,6 +46,23 @@ class Files:
     journal: Journal = field(default_factory=Journal)
     diary: SessionStore = field(default_factory=SessionStore)
 
+    def started(self, name: str, plan: Plan, work: bytes, pinned: PinnedRoster, make: Any) -> PartySession:
+        """A process of the party, which `make` makes for a session."""
+        kept = self.ledger, self.journal
+        return PartySession(
+            name,
+            plan,
+            work,
+            pinned,
+            self.diary,
+            make,
+            newest=lambda session: max(own.newest(session) for own in kept),
+        )
+
+    def why(self) -> str:
+        """The newest refusal in the diary; empty for none."""
+        return next((one.text for one in self.diary.refusals()), "")
+
 
 @dataclass
 class Deployment:
@@ -86,16 +103,8 @@ class Deployment:
 
     def start(self, name: str) -> None:
         """Start a party's process, again, with the files that it has."""
-        files = self.files[name]
-        self.residents[name] = PartySession(
-            name,
-            self.plan,
-            WORK,
-            self.pinned,
-            files.diary,
-            partial(self._made, name),
-            newest=lambda session: max(files.ledger.newest(session), files.journal.newest(session)),
-        )
+        make = partial(self._made, name)
+        self.residents[name] = self.files[name].started(name, self.plan, WORK, self.pinned, make)
 
     def _made(
         self, name: str, session: bytes, kept: Mapping[int, ClientState]
@@ -145,5 +154,4 @@ class Deployment:
         return self.server.query(query, Header(self.session, number, 0, 0), self.transport)
 
     def why(self, name: str) -> str:
-        """The newest refusal in a party's diary."""
-        return self.files[name].diary.refusals()[0].text
+        return self.files[name].why()

@@ -222,8 +222,8 @@ class Play:
         if phase == CLOSE and attempt.entries:
             chosen = self._once(at, "roster", [k for k in about if k in attempt.entries])
             attempt.close(chosen or None, present)
-        elif phase == DEAL and attempt.closed:
-            dealt = [attempt.members[number] for number in attempt.dealings]
+        elif phase == DEAL and attempt.view:
+            dealt = [attempt.members[number] for number in attempt.view.dealings]
             attempt.deal(present, self._once(at, "dealers", [k for k in about if k in dealt] or dealt))
         elif phase == SURVIVE and attempt.inputs:
             chosen = [k for k in about if k in attempt.inputs] or sorted(attempt.inputs)

@@ -11,9 +11,10 @@ import numpy as np
 from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import DataError
 from securefl.core.streams import stream
-from securefl.training import LocalTraining, ModelConfig
+from securefl.training import LocalTraining
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.task import Problem
+from support.tiny_problem import tiny_problem
 
 CLIENTS, SHAPE, CLASSES = 10, (6, 5), 4
 Records = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
@@ -28,18 +29,8 @@ def problem(
     training: LocalTraining, *, kind: Any = "classification", shape: tuple[int, ...] = SHAPE
 ) -> Problem:
     x, y = records(1, kind, shape)[0]
-    return Problem(
-        model=ModelConfig(kind="mlp", hidden=(16, 8)),
-        local=training,
-        kind=kind,
-        shape=shape,
-        outputs=CLASSES,
-        clients=CLIENTS,
-        records=1000,
-        server_x=x,
-        server_y=y,
-        seed=3,
-    )
+    given = {"local": training, "kind": kind, "shape": shape, "server_x": x, "server_y": y}
+    return tiny_problem(hidden=(16, 8), outputs=CLASSES, clients=CLIENTS, records=1000, seed=3, **given)
 
 
 @cache
@@ -52,6 +43,8 @@ def records(clients: int, kind: str, shape: tuple[int, ...] = SHAPE) -> Sequence
         y: Any = rng.integers(0, CLASSES, n)
         if kind == "regression":
             y = rng.normal(size=(n, CLASSES)).astype(np.float32)
+        elif kind == "multi-label":
+            y = rng.integers(0, 2, (n, CLASSES)).astype(np.float32)
         made.append((rng.random((n, *shape), dtype=np.float32), y))
     return made
 

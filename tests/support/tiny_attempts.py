@@ -140,18 +140,6 @@ class Attempt:
         """What came under the newest closed roster."""
         return next(reversed(self.views.values())) if self.views else None
 
-    @property
-    def closed(self) -> ClosedRoster | None:
-        return self.view.closed if self.view else None
-
-    @property
-    def dealings(self) -> dict[int, Published]:
-        return self.view.dealings if self.view else {}
-
-    @property
-    def seeds(self) -> dict[int, dict[int, bytes]]:
-        return self.view.seeds if self.view else {}
-
     def agreement(self, client: int) -> Agreement:
         return Agreement(
             header=self.header,
@@ -197,10 +185,10 @@ class Attempt:
 
         mixed: those of all rosters together.
         """
-        for k in self._called(only):
-            closed = self._closed_of(k) or self.closed
-            if closed is None:
-                continue
+        for k in self._called(only) if self.view else ():
+            closed = getattr(self._holds(k), "closed", None)
+            if closed is None or closed.context not in self.views:
+                closed = self.view.closed
             views = self.views.values() if mixed else [self.views[closed.context]]
             dealings = {member: of for view in views for member, of in view.dealings.items()}
             chosen = sorted(dealings if dealers is None else {self.place(m) for m in dealers} & set(dealings))
@@ -220,7 +208,7 @@ class Attempt:
         alive = tuple(sorted(self.place(k) for k in survivors))
         for k in self._called(only):
             held = self._held_of(k)
-            dealers = held.dealers if held else sorted(self.dealings)
+            dealers = held.dealers if held else sorted(self.view.dealings if self.view else ())
             dropped = tuple(m for m in dealers if m not in alive)
             self._show(Survivors(survivors=alive, dropped=dropped), [k])
         return self
@@ -257,10 +245,6 @@ class Attempt:
     def _called(self, only: Iterable[int] | None) -> list[int]:
         return list(self.backend if only is None else only)
 
-    def _closed_of(self, k: int) -> ClosedRoster | None:
-        found = getattr(self._holds(k), "closed", None)
-        return found if found is not None and found.context in self.views else None
-
     def _held_of(self, k: int) -> Any:
         """What a client that was shown its dealers holds; None before."""
         held = self._holds(k)
@@ -273,7 +257,7 @@ class Attempt:
     def whole(self, survivors: Sequence[int] | None = None) -> Attempt:
         """The honest course, with all who enter."""
         self.begin().close()
-        if self.closed is None:
+        if self.view is None:
             return self
         self.deal()
         alive = sorted(self.inputs) if survivors is None else survivors

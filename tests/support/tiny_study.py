@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +35,17 @@ FEDAVG = '[[arm]]\nname = "FedAvg"\nprotocol = "fedavg"\nfraction = 0.5\n'
 FEDPROF = '[[arm]]\nname = "FedProf"\nprotocol = "fedprof"\nfraction = 0.5\n'
 
 
+SENT = {
+    "fedprof": "profile",
+    **dict.fromkeys(("active_fl", "fedcor", "pow_d"), "loss"),
+    "adds": "map",
+    "fltrust": "direction",
+    "feddbe": "consensus",
+    "cs_fl": "votes",
+}
+"""What clients of a protocol send beside their updates."""
+
+
 def text(
     *arms: str,
     rounds: int = 2,
@@ -46,19 +58,8 @@ def text(
     """The TOML of a tiny study; `extra` are further sections. All that the arms send is unprotected."""
     arms = arms or (FEDAVG, FEDPROF)
     if non_private is None:
-        by_loss = ('"active_fl"', '"fedcor"', '"pow_d"')
-        sent = {
-            "update": ("",),
-            "profile": ('"fedprof"',),
-            "loss": by_loss,
-            "map": ('"adds"',),
-            "direction": ('"fltrust"',),
-            "consensus": ('"feddbe"',),
-            "votes": ('"cs_fl"',),
-        }
-        wanted = "".join(arms)
-        named = [name for name, by in sent.items() if any(word in wanted for word in by)]
-        non_private = str(named).replace("'", '"')
+        sent = [name for protocol, name in SENT.items() if f'"{protocol}"' in "".join(arms)]
+        non_private = json.dumps(["update", *dict.fromkeys(sent)])
     head = f"""
 [study]
 name = "tiny"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from securefl.core.release import OTHERS
@@ -86,53 +85,33 @@ def few(here: World, count: int) -> World:
     return having(here, x[:count], y[:count])
 
 
-def spoilt(here: World, how: str) -> World:
-    """One record of the client is replaced by one that cannot be used."""
+def spoilt(here: World, *hows: str) -> World:
+    """So many of the client's first records are replaced by ones that cannot be used."""
     x, y = (part.copy() for part in here.records[TARGET])
-    match how:
-        case "nan" | "inf":
-            x[0] = float(how)
-        case "huge":
-            x[0] = np.float32(1e30)
-        case "label":
-            y[0] = 2**40
-        case "negative label":
-            y[0] = -7
-        case "code":
-            x[0] = 2**30
-        case "negative code":
-            x[0] = -3
-        case "target":
-            y[0] = np.nan
+    for row, how in enumerate(hows):
+        match how:
+            case "label":
+                y[row] = 2**40
+            case "negative label":
+                y[row] = -7
+            case _:
+                x[row] = float(how)
     return having(here, x, y)
 
 
 def all_spoilt(here: World, how: str) -> World:
     """No record of the client can be used."""
-    x, y = (part.copy() for part in here.records[TARGET])
-    for row in range(len(y)):
-        one = spoilt(having(here, x[row : row + 1], y[row : row + 1]), how).records[TARGET]
-        x[row], y[row] = one[0][0], one[1][0]
-    return having(here, x, y)
+    return spoilt(here, *[how] * len(here.records[TARGET][1]))
 
 
-SPOILT = ("nan", "inf", "huge", "label", "negative label")
-
-
-def mixed(here: World) -> World:
-    """Several records of the client cannot be used, each in another way."""
-    x, y = (part.copy() for part in here.records[1])
-    for row, how in enumerate(SPOILT):
-        one = spoilt(having(here, x[row : row + 1], y[row : row + 1]), how).records[1]
-        x[row], y[row] = one[0][0], one[1][0]
-    return having(here, x, y)
+SPOILT = ("nan", "inf", "1e30", "label", "negative label")
 
 
 NEIGHBOURS = {
     "none": lambda here: few(here, 0),
     "one": lambda here: few(here, 1),
     "one less": lambda here: few(here, -1),
-    "several spoilt": mixed,
+    "several spoilt": lambda here: spoilt(here, *SPOILT),
     **{f"one {how}": lambda here, how=how: spoilt(here, how) for how in SPOILT},
     **{f"all {how}": lambda here, how=how: all_spoilt(here, how) for how in SPOILT},
 }

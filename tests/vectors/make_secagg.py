@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from support import second_secagg as second
-from support.second_secagg import Agreed, Client, Dealing, Delivery, Entry, Refused, Server, Vector, u32
+from reference import second_secagg as second
+from reference.second_secagg import Agreed, Client, Dealing, Delivery, Entry, Refused, Server, Vector, u32
 
 FOLDER = Path(__file__).parent / "secagg"
 Given = dict[str, Any]

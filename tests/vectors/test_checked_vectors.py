@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import second_checked as second
+from reference import second_checked as second
+from reference.second_secagg import Refused
 from support.every import every
 from support.tiny_he import BOUNDS, Quiet, by_ckks
 
@@ -241,7 +242,7 @@ def test_both_refuse_a_spoilt_request(defect: str) -> None:
     request = second_request(**WHOLE[defect])
     with pytest.raises(RemoteProtocolError):
         holder(lambda sender, why: None).open(request)
-    with pytest.raises(second.RefusedError):
+    with pytest.raises(Refused):
         second.shares(SECOND, request, (NAME, "another"), SERVER.public.raw, MEMBERS, secret())
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from support import second_pads as second
-from support.second_secagg import sign, x25519_public
-from support.second_two_server import seal, unseal
+from reference import second_pads as second
+from reference.second_secagg import Refused, sign, x25519_public
+from reference.second_two_server import seal, unseal
 
 from securefl.core.errors import DataError
 from securefl.core.keys import SecretKey
@@ -302,7 +302,7 @@ def test_both_refuse_what_is_spoilt_and_read_the_good_file_after_it(case: tuple[
     for what, told in stored["defects"].items():
         with suppress(DataError):
             assert not one.reveal(read(told), evaluator.public).scores, what
-        with pytest.raises(second.Refused):
+        with pytest.raises(Refused):
             pytest.fail(f"{what}: {words_in(other, bits, told)}")
     good = stored["scores"]
     assert list(one.reveal(read(good), evaluator.public).scores.values()) == SCORES
@@ -323,7 +323,7 @@ def test_a_second_request_is_refused_by_both(case: tuple[int, dict[str, Any]]) -
     found = one.reveal(read(second_request), evaluator.public)
     assert not found.scores
     assert all("scored once" in why for why in found.refused.values())
-    with pytest.raises(second.Refused, match="scored once"):
+    with pytest.raises(Refused, match="scored once"):
         words_in(other, bits, second_request)
 
 
@@ -347,7 +347,7 @@ def test_both_read_a_declared_baseline(case: tuple[int, dict[str, Any]]) -> None
     for what, bad in mine["defects"].items():
         with suppress(DataError):
             assert not keys.reveal(read(bad), evaluator.public).scores, what
-        with pytest.raises(second.Refused):
+        with pytest.raises(Refused):
             pytest.fail(f"{what}: {told_words(bits, bad)}")
     assert list(keys.reveal(read(mine["scores"]), evaluator.public).scores.values()) == SCORES
     assert [one / 2 ** sum(SCALES[bits]) / 2 for one in told_words(bits, mine["scores"])] == SCORES

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from support import second_pads as second
-from support.second_secagg import x25519_public
+from reference import second_pads as second
+from reference.second_secagg import Refused, x25519_public
 from support.tiny_he import by_pads
 
 from securefl.core.errors import RemoteProtocolError
@@ -192,7 +192,7 @@ def test_both_refuse_what_is_spoilt_and_the_good_request_after_it(
     for what, bad in stored["defects"].items():
         with pytest.raises(RemoteProtocolError):
             pytest.fail(f"{what}: the first answered {one.open(bytes.fromhex(bad)).hex()}")
-        with pytest.raises(second.Refused):
+        with pytest.raises(Refused):
             pytest.fail(f"{what}: the second answered {other.answer(bytes.fromhex(bad)).hex()}")
     good = bytes.fromhex(stored["request"])
     assert one.open(good).hex() == other.answer(good).hex() == stored["reply"]

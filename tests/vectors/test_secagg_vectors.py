@@ -16,10 +16,10 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from support import second_secagg
+from reference import second_secagg
+from reference.second_secagg import Refused
 from support.every import every
 from support.offenders import offenders
-from support.second_secagg import Refused
 from support.tiny_secagg import Lenient, release
 from vectors import make_secagg
 from vectors.make_secagg import (

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from support import second_two_server as second
+from reference import second_two_server as second
+from reference.second_secagg import Refused, Vector, fields, sha256, sign, x25519_public
 from support.every import every
-from support.second_secagg import Refused, Vector, fields, sha256, sign, x25519_public
 
 from securefl.accounting.events import NO_COST
 from securefl.algorithm.plan import Plan

@@ -1,4 +1,4 @@
-"""Pages of what stands outside docs/: notebooks, specifications, changes, and files that pages link to."""
+"""Pages of docs/, of documents outside it, of notebooks, and of the files that any of them links to."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ WHOLE = {
     "securefl/mechanisms/PROOF.md": "explanation/proof-of-orders.md",
 }
 """Documents outside docs/, and their places on the site."""
+_CODE = re.compile(r"(^````.*?^````$|^```.*?^```$)", flags=re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)\s#]+)(?=(?:#[^)\s]*)?\))")
 _wanted: set[str] = set()
 """Files that a document links to, from the root."""
 
 
 def pages() -> Iterator[tuple[str, str | bytes]]:
     """Each such page: its path on the site, and its Markdown; or a picture of a notebook, and its bytes."""
-    for path in (ROOT / "docs").rglob("*.md"):
-        linked(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
-    for path, place in WHOLE.items():
-        yield place, linked((ROOT / path).read_text(encoding="utf-8"), path)
+    for path in [*(str(own.relative_to(ROOT)) for own in (ROOT / "docs").rglob("*.md")), *WHOLE]:
+        yield place_of(path), linked((ROOT / path).read_text(encoding="utf-8"), path)
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         yield from _notebook(path)
     for path in sorted(_wanted):
@@ -48,9 +48,15 @@ def linked(text: str, path: str) -> str:
         _wanted.add(target)
         return f"]({os.path.relpath(place_of(target), os.path.dirname(place_of(path)) or '.')}"
 
-    parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
-    parts[::2] = [re.sub(r"\]\(([^)\s#]+)(?=(?:#[^)\s]*)?\))", moved, part) for part in parts[::2]]
+    parts = _CODE.split(text)
+    parts[::2] = [_LINK.sub(moved, part) for part in parts[::2]]
     return "".join(parts)
+
+
+def targets(text: str) -> Iterator[str]:
+    """The files and addresses that the links and pictures of a document lead to."""
+    for part in _CODE.split(text)[::2]:
+        yield from _LINK.findall(part)
 
 
 def place_of(path: str) -> str:

@@ -284,7 +284,7 @@ class PadsPart:
                 before = self.row(at, name, asked)
                 found = row_noise(mechanism, self.secret, at, Sum(spec, size), before)
             else:
-                found = mechanism.total_noise(KEY_HOLDER, size, [self._source(questions[name], asked)])
+                found = mechanism.total_noise(KEY_HOLDER, size, self._source(questions[name], asked))
             if found is None:
                 return None
             drawn[name] = found

@@ -39,6 +39,7 @@ OTHER: dict[str, Any] = {
     "dropout": 0.0,
     "separation": 3,
     "coefficients": (1.0, 0.5),
+    "decays": (0.9,),
     "corrupt": 0.1,
     "min_cohort_size": 21,
     "max_cohort_size": 39,
@@ -67,6 +68,7 @@ OTHER: dict[str, Any] = {
 BESIDE: dict[str, dict[str, Any]] = {
     "weights": {"draws": 50},
     "coefficients": {"separation": 2},
+    "decays": {"coefficients": (1.0, 0.5), "separation": 2},
     "fixed_batch": {"dropout": 0.0},
 }
 """What a changed field needs beside it."""

@@ -88,3 +88,24 @@ def test_another_ending_and_other_records_are_refused(
     refused = str(call("mnist", "--out", str(tmp_path / "f.npz")).exception)
     assert "Expected records that efficientnet_lite0 reads, got some of shape (1, 8, 8)" in refused
     assert not list(tmp_path.glob("*.npz"))
+
+
+def test_a_table_of_texts_is_read_as_it_is_written_and_the_guess_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table with semicolons was refused, though a study can declare them."""
+    pytest.importorskip("wordllama")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    table, made = tmp_path / "texts.csv", {}
+    ways = {"odd": (";", "cp1252"), "plain": (",", "utf-8")}
+    for name, (sign, encoding) in ways.items():
+        table.write_bytes(f"text{sign}topic\nGrüße an alle{sign}1\nja{sign}0\n".encode(encoding))
+        out = tmp_path / f"{name}.npz"
+        done = call(str(table), "--text", "text", "--target", "topic", "--out", str(out))
+        assert done.exit_code == 0, done.exception
+        guess = "csv = {'delimiter': ';', 'encoding': 'cp1252'}. A guess from the file's text"
+        assert (guess in done.stderr) == (name == "odd")
+        with np.load(out, allow_pickle=False) as file:
+            made[name] = file["x"].tobytes(), file["y"].tolist()
+    assert made["odd"] == made["plain"]
+    assert made["odd"][1] == [1, 0]

@@ -15,8 +15,9 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
+from securefl import __version__
 from securefl.commands.ledger import show
-from securefl.commands.main import Commands, cli
+from securefl.commands.main import Commands, cli, version
 from securefl.core.installed import entry_points
 from securefl.core.release import PARTIES
 
@@ -99,7 +100,7 @@ import sys
 from importlib import import_module
 
 import click
-from securefl.commands.main import Commands, cli
+from securefl.commands.main import Commands, cli, version
 
 steps, slow = %r, %r
 before = set(sys.modules)
@@ -200,6 +201,12 @@ def test_the_module_runs_as_the_command() -> None:
         [sys.executable, "-m", "securefl", "--version"], capture_output=True, text=True, check=True
     )
     assert found.stdout.startswith("securefl, version ")
+
+
+def test_a_version_names_the_commit_that_a_package_was_built_from(tmp_path: Path) -> None:
+    assert version(tmp_path / "commit.txt") == __version__
+    (tmp_path / "commit.txt").write_text("0123abc-dirty\n", encoding="utf-8")
+    assert version(tmp_path / "commit.txt") == f"{__version__} (0123abc-dirty)"
 
 
 def test_the_parties_of_the_ledger_are_all_there_are() -> None:

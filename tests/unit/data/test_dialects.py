@@ -134,7 +134,7 @@ def test_a_card_says_how_later_files_are_written(tmp_path: Path) -> None:
 @every(("encoding", "said"), [("utf-8", {}), ("cp1252", {"encoding": "cp1252"})])
 def test_describe_guesses_how_a_file_is_written(encoding: str, said: Any, tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", GERMAN, encoding)
-    section, notes = proposal(path, target="krank", client_column="klinik")
+    section, notes = proposal(path, target=("krank",), client_column="klinik")
     assert section["csv"] == {"delimiter": ";", "decimal": ",", "empty": ("-",)} | said
     assert "guess" in notes[0]
     assert section["columns"]["größe"]["range"] == [1.5, 3.0]
@@ -179,12 +179,12 @@ def test_describe_guesses_no_more_than_the_text_shows(text: str, said: Any, tmp_
 
 def test_describe_proposes_what_a_study_takes(tmp_path: Path) -> None:
     text = "x,y,z\n1e308,1,0.5\n-1e308,2,1e39\n0,3,2\n"
-    section, notes = proposal(written(tmp_path / "a.csv", text), target="z")
+    section, notes = proposal(written(tmp_path / "a.csv", text), target=("z",))
     assert section["ignore"] == ["x"]
     assert "z" not in section["columns"]
     assert any("32 bits" in note for note in notes)
     with pytest.raises(DataError, match=r"expected '7' as before, got '7\.0'"):
-        proposal(written(tmp_path / "b.csv", "c,x,y\n7,1,1\n7.0,2,0\n"), target="y", client_column="c")
+        proposal(written(tmp_path / "b.csv", "c,x,y\n7,1,1\n7.0,2,0\n"), target=("y",), client_column="c")
     other = written(tmp_path / "c.csv", "x,y\n\u010d,1\n\u0159\u0164,0\n", "cp1250")
     assert proposal(other)[0]["csv"]["encoding"] in ("cp1252", "latin-1")
 
@@ -332,3 +332,16 @@ def test_ids_beyond_floats_are_compared_exactly() -> None:
     for small, kind in ((first, float), (2**24, np.float32)):
         with pytest.raises(DataError, match="A float rounds so large a number"):
             of_sites([kind(small), kind(small + 1)] * 10)
+
+
+def test_describe_tells_several_labels_from_several_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "x,a,b,n\n1,0,1,10\n2,1,0,250\n3,0,0,31\n")
+    section, _ = proposal(path, target=("a", "b"))
+    assert (section["target"], section["classes"]) == (["a", "b"], [0, 1])
+    section, _ = proposal(path, target=("a", "n"))
+    assert section["classes"] == 0
+    assert section["columns"]["a"] == {"range": [0.0, 1.0]}
+    assert section["columns"]["n"]["range"][1] >= 250
+    for y, classes in (([[0, 1], [1, 1]], 2), ([[0, 3], [1, 1]], 0), ([[0], [4]], 5), ([[0.5], [1]], 0)):
+        np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=np.array(y))
+        assert proposal(tmp_path / "a.npz")[0]["classes"] == classes

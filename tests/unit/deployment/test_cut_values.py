@@ -95,7 +95,8 @@ def played(monkeypatch: pytest.MonkeyPatch, times: float) -> tuple[list[tuple[st
         parties = Parties(QUIET, relay=recording)
         parties.played(parties.apart())
     return replies, [
-        sum(one.text.startswith(CUT) for one in parties.diaries[name].refusals()) for name in parties.others
+        sum(one.text.startswith(CUT) for one in parties.files[name].diary.refusals())
+        for name in parties.others
     ]
 
 

@@ -83,24 +83,24 @@ class Custom(FedAvg):
 )
 def test_a_strategy_that_is_no_mean_is_refused_by_name(strategy: Any) -> None:
     with pytest.raises(ConfigError, match=f"got {strategy.__name__}"):
-        served(strategy(**({"client_learning_rate": 0.1} if strategy is QFedAvg else {})), UPDATES)
+        served(strategy(**({"client_learning_rate": 0.1} if strategy is QFedAvg else {})), UPDATES, CLEAR)
 
 
 def test_flowers_wrappers_for_noise_are_refused_by_name() -> None:
     wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2)
     with pytest.raises(ConfigError, match="ServerSideFixedClipping"):
-        served(wrapped, UPDATES)
+        served(wrapped, UPDATES, CLEAR)
 
 
 def test_evaluation_that_the_plan_does_not_have_is_refused_before_anything() -> None:
     with pytest.raises(ConfigError, match=r"fraction_evaluate=0\.0, got 1\.0"):
-        served(FedAvg(), Updates())
-    served(FedAvg(fraction_evaluate=0.0), Updates())
+        served(FedAvg(), Updates(), CLEAR)
+    served(FedAvg(fraction_evaluate=0.0), Updates(), CLEAR)
 
 
 def test_a_rule_of_ones_own_for_metrics_is_refused() -> None:
     with pytest.raises(ConfigError, match="train_metrics_aggr_fn"):
-        served(FedAvg(train_metrics_aggr_fn=lambda replies, key: None), UPDATES)
+        served(FedAvg(train_metrics_aggr_fn=lambda replies, key: None), UPDATES, CLEAR)
 
 
 @every("key", ["loss", "accuracy"])
@@ -191,6 +191,28 @@ def test_a_strategy_leaves_clients_for_rounds_in_which_others_rest() -> None:
         (FedAvg(), {"max_rounds": 1}, 8),
     ):
         assert not [*never_opened(strategy, replace(plan, **changes), UPDATES, nodes)]
+
+
+def test_a_round_is_drawn_among_the_clients_that_do_not_rest(tmp_path: Path) -> None:
+    """Flower draws one of three nodes, of which two rest: eight rounds went by in a third of the sums."""
+    own = FedAvg(fraction_train=0.34, min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
+    plan = replace(CLEAR, separation=3)
+    with LocalDeployment(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+        result = started(own, grid_of(house, own, secured(tmp_path)), rounds=8)
+    assert set(result.train_metrics_clientapp) == set(range(1, 9))
+
+
+@every("name", FAMILY)
+@every("decays", ((), (0.9,)))
+def test_noise_over_rounds_is_for_models_that_add_updates_up(name: str, decays: tuple[float, ...]) -> None:
+    """The error that a plan states is that of sums. Adam divides each total, and momentum adds it late."""
+    plan = replace(CLEAR, separation=2, coefficients=(1.0, 0.5), decays=decays)
+    if name in ("FedAvg", "FedProx"):
+        assert served(FAMILY[name](), UPDATES, plan)
+        return
+    with pytest.raises(ConfigError, match=f"Expected FedAvg or FedProx .* got {name}"):
+        served(FAMILY[name](), UPDATES, plan)
+    assert served(FAMILY[name](), UPDATES, replace(plan, coefficients=(1.0,), decays=()))
 
 
 def test_no_message_of_the_strategy_reaches_a_node(tmp_path: Path) -> None:

@@ -499,7 +499,7 @@ def test_a_value_without_noise_has_no_charge_of_noise_and_no_deviation() -> None
 
 def test_a_party_draws_the_noise_of_its_own_mechanism_alone() -> None:
     for plan, by in ((CENTRAL, "server"), (HOLDER, "key-holder"), (PLAN, None), (SHARED, None)):
-        drawn = {one: Protection(plan, SUM).mechanism.total_noise(one, 3, [Source()]) for one in PARTIES}
+        drawn = {one: Protection(plan, SUM).mechanism.total_noise(one, 3, Source()) for one in PARTIES}
         assert [one for one, noise in drawn.items() if noise is not None] == [by] * (by is not None)
 
 

@@ -95,6 +95,6 @@ def test_noise_of_another_distribution_is_exact_too() -> None:
     kind.total_by = SERVER
     own = Outside("wide", kind, PLAN, SPEC)
     with pytest.raises(LocalProtocolError, match="headroom"):
-        own.total_noise(SERVER, 3, [Source()])
+        own.total_noise(SERVER, 3, Source())
     drawn >>= 10
-    assert own.total_noise(SERVER, 3, [Source()]) is drawn
+    assert own.total_noise(SERVER, 3, Source()) is drawn

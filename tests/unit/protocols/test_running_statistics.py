@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from support.tiny_study import composed, run, spied, study, world
 from torch import nn
 
 from securefl.algorithm.clients import ClientContext, Device, State
+from securefl.algorithm.queries import Answers, Total
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
 from securefl.dp import Source
+from securefl.engine.network import Faults
 from securefl.protocols.averaging import Adam, Replace
 from securefl.protocols.client_state import FIRST, digest_of
 from securefl.protocols.parts import Part, stepped
@@ -189,6 +192,40 @@ def test_without_noise_they_move_as_they_would_beside_the_weights(tmp_path: Path
     (apart,) = models(replace(own, local=wide), tmp_path / "apart")
     for name, values in plain.items():
         np.testing.assert_allclose(apart[name], values, atol=2e-3, err_msg=name)
+
+
+def test_a_client_that_is_lost_leaves_enough_to_ask_for_the_statistics() -> None:
+    """The second query named the clients of the first sum, fewer than `min_cohort_size`: no sum opened."""
+    own = declared(under_noise(NOISES["shares"], "averaged"))
+    here = world(own)
+    algorithm: Any = composed(own, here)[0]
+    state, averaged = algorithm.start(), here.problem.averaged[0]
+    population = replace(here.population(), fewest=lambda cohort: 1, admits=lambda *of: True)
+    rounds = algorithm.round(state, population, 1, np.random.default_rng(0))
+    first = next(rounds)
+    lost, (update,) = first.cohort[0], first.sums
+    here_are = tuple(k for k in first.cohort if k != lost)
+    total = Total(np.full(update.size, 0.5), float(len(here_are)))
+    second = rounds.send(Answers(survivors=here_are, totals={"update": total}, per_client={}))
+    assert (second.cohort, second.weights) == (first.cohort, first.weights)
+    (buffers,) = second.sums
+    moved = Total(np.full(buffers.size, 5.0), 5.0)
+    with pytest.raises(StopIteration) as ended:
+        rounds.send(Answers(survivors=here_are, totals={"buffers": moved}, per_client={}))
+    after = ended.value.value.state
+    assert (after.broadcast[averaged] == np.float32(1) + state.broadcast[averaged]).all()
+
+
+def test_statistics_move_in_each_round_that_loses_one_client(tmp_path: Path) -> None:
+    noise = {**NOISES["shares"], "min_cohort_size": "6", "epsilon": "8.0"}
+    own = declared(under_noise(noise, "averaged"))
+    own = replace(own, network=Faults(dropout=0.012), study=replace(own.study, rounds=6))
+    spy, finished = spied(own, tmp_path)
+    averaged = world(own).problem.averaged[0]
+    for record, (before, after) in zip(finished.records, pairwise(spy.states), strict=True):
+        short, still = record["seen"]["short"], (before.broadcast == after.broadcast)[averaged].all()
+        assert "are left" not in short
+        assert bool(short) == bool(still)
 
 
 REFUSED_BOUNDS: dict[str, tuple[Study, str]] = {

@@ -161,11 +161,11 @@ def test_attempts_go_up_cohorts_do_not_grow_and_quorums_do_not_shrink() -> None:
 def test_a_restarted_client_says_the_same_again_and_nothing_else(tmp_path: Path) -> None:
     clients = Clients(N, POLICY, journal=tmp_path / "acts.sqlite")
     first = call(clients, EVERYBODY, attempt=1).whole()
-    said = (first.entries[2], first.inputs[2][0].releases[0]._numbers.tobytes(), dict(first.seeds))
+    said = (first.entries[2], first.inputs[2][0].releases[0]._numbers.tobytes(), dict(first.view.seeds))
     clients.journal.close()
     clients.journal = Journal(tmp_path / "acts.sqlite")
     first.begin([2]).close(only=[2]).deal([2]).survive(EVERYBODY, [2]).quorum([2])
-    assert (first.entries[2], first.inputs[2][0].releases[0]._numbers.tobytes(), first.seeds) == said
+    assert (first.entries[2], first.inputs[2][0].releases[0]._numbers.tobytes(), first.view.seeds) == said
     first.begin([2]).close(only=[2]).deal([2]).survive(EVERYBODY[:-1], [2]).quorum([2])
     assert first.opened(EVERYBODY[:-1]) is None
     assert fewest([first]) == N
@@ -175,9 +175,9 @@ def test_a_restarted_client_deals_under_one_roster(tmp_path: Path) -> None:
     """Shown another closed roster after its restart, it would deal its secrets among two sets of holders."""
     clients = Clients(N, POLICY)
     first = call(clients, EVERYBODY, attempt=1).begin().close()
-    dealt = dict(first.dealings)
+    dealt = dict(first.view.dealings)
     first.begin([2]).close(members=EVERYBODY[:-1], only=[2])
-    assert first.dealings == dealt
+    assert first.view.dealings == dealt
     assert type(first.backend[2].state).__name__ == "Finished"
 
 

@@ -29,6 +29,7 @@ from securefl.study.arm import arm_folder
 from securefl.study.composition import composition
 from securefl.study.config import Brought, Study, parse
 from securefl.study.interruption import Interrupted
+from securefl.study.seeded import Digests
 from securefl.study.session import run_study
 
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
@@ -251,9 +252,9 @@ def test_runs_are_reserved_all_or_none_and_over_the_same_records(tmp_path: Path)
     made = composition(study, study.arms[0], world.build(study, 3))
     wants = [allotted(study, study.arms[0], seed, made, f"{seed:032x}") for seed in (3, 4)]
     with pytest.raises(BudgetExceeded):
-        reserve(study, made[1], "these records", wants)
+        reserve(study, made[1], Digests(records="these records"), wants)
     assert not held(tmp_path).entries
-    reserve(study, made[1], "these records", wants[:1])
+    reserve(study, made[1], Digests(records="these records"), wants[:1])
     with pytest.raises(ConfigError):
-        reserve(study, made[1], "other records", wants[:1])
+        reserve(study, made[1], Digests(records="other records"), wants[:1])
     assert [entry.what for entry in held(tmp_path).entries] == ["tiny, FedLog, seed 3"]

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from support.every import every
 from support.tiny_study import FEDAVG, text
 
+from securefl.accounting.statements import identity_of
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage.folder_lock import locked
@@ -70,9 +71,10 @@ def test_the_same_run_gives_the_same_bytes(finished: Path, tmp_path: Path) -> No
 
 def test_the_card_says_what_ledger_and_record_say(finished: Path, tmp_path: Path) -> None:
     card = json.loads(told(finished, "--arm", "FedAvg", "-o", tmp_path / "model.safetensors", "--json"))
-    with Checkpoint(checkpoint_file(arm_folder(finished, OF.arms[0], 3))) as checkpoint:
+    file = checkpoint_file(arm_folder(finished, OF.arms[0], 3))
+    with Checkpoint(file) as checkpoint:
         noted = checkpoint.load()[1][-1]["ledger"]
-    assert card["ledger"] == {"entries": noted["count"], "head": noted["head"]}
+    assert card["ledger"] == {"run": identity_of(file), "entries": noted["count"], "head": noted["head"]}
     assert card["privacy"]["epsilon"] == {"server": "inf", "key-holder": 0.0, "others": "inf"}
     assert card["privacy"]["learns"]["server"].startswith("of each client ")
     assert (card["seed"], card["rounds"], card["part"], card["client"]) == (3, 2, "whole", None)

@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_tensors
 from support.every import every
+from support.private_studies import private
 from support.tiny_study import run, text, world
+from torch import nn
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
-from securefl.study.config import Study, parse
+from securefl.study.config import Brought, Study, parse
 from securefl.study.export import taken
 from securefl.training.trained import load
 from securefl.training.vector import to_vector
@@ -53,6 +57,39 @@ def test_a_run_starts_from_the_values_of_another_programs_file(file: Path) -> No
     half = {name: own.astype(np.float16) for name, own in values().items()}
     save_file(half, file)
     assert world(starting(file)).problem.initial[0] == np.float32(half["fc1.weight"][0, 0])
+    brain = {name: torch.from_numpy(own).bfloat16() for name, own in values().items()}
+    save_tensors(brain, file)
+    assert world(starting(file)).problem.initial[0] == brain["fc1.weight"][0, 0].float()
+
+
+def test_a_path_that_no_system_takes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"got .*null byte.* Check the path"):
+        world(starting("a\\u0000"))
+
+
+class Normed(nn.Sequential):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(inputs, 8), nn.BatchNorm1d(8), nn.Linear(8, outputs))
+
+
+def test_a_private_export_whose_batch_norm_became_group_norm_starts_a_private_run(tmp_path: Path) -> None:
+    def normed(weights: Path | None = None, *, noised: bool = True) -> Study:
+        own = (
+            private("fedavg", 'fraction = 1.0\naggregation = "partial"', rounds=1).text if noised else text()
+        )
+        more = "" if weights is None else f'weights = "{weights}"\n{PUBLIC}\n'
+        own = own.replace('kind = "mlp"\nhidden = [8]\n', more)
+        return parse(own, home=Path("/"), brought=Brought(model=Normed))
+
+    first = normed()
+    run(first, tmp_path / "first")
+    taken(first, tmp_path / "first", first.arms[0].name).write(tmp_path / "model.safetensors")
+    here = world(normed(tmp_path / "model.safetensors"))
+    found = load(tmp_path / "model.safetensors", model=Normed).module
+    np.testing.assert_array_equal(here.problem.initial, to_vector(found))
+    assert found[2].weight.std() > 0
+    with pytest.raises(ConfigError, match=r"without 2.running_mean, 2.running_var.* train it under"):
+        world(normed(tmp_path / "model.safetensors", noised=False))
 
 
 def test_a_run_goes_on_from_an_exported_model(tmp_path: Path) -> None:
@@ -110,11 +147,5 @@ def test_what_is_behind_the_weights_is_said_or_the_run_is_refused_and_the_remedi
     for more in ("", 'trained_on = "ledger"'):
         with pytest.raises(ConfigError, match=r'trained_on = "public" under .model.'):
             world(starting(file, more))
-    named = f'ledger = "{tmp_path / "shared.sqlite"}"\nbudget = 9.0'
-    ledger = starting(file, 'trained_on = "ledger"', named)
-    assert (
-        "the shared ledger has the epsilon of both runs together if it lists that one"
-        in world(ledger).marks.outside[0]
-    )
     with pytest.raises(ConfigError, match="Name the file"):
         world(parse(text().replace("hidden = [8]", f"hidden = [8]\n{PUBLIC}")))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.every import every
 from support.private_studies import DISTRIBUTED, client_level, private
-from support.tiny_study import FEDAVG, plain, study
+from support.tiny_study import FEDAVG, plain, study, text
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.study.arm import arm_folder, checkpoint_file
@@ -24,6 +24,11 @@ def ran(own: Study, folder: Path, rounds: int | None = None) -> list[dict[str, o
     place = arm_folder(folder, own.arms[0], own.study.seeds[0])
     with Checkpoint(checkpoint_file(place)) as checkpoint:
         return plain(checkpoint.load()[1])
+
+
+def seldom(more: str = "", *, rounds: int) -> Study:
+    """A study whose models are tested in every second round, and in the last one."""
+    return parse(text(FEDAVG, rounds=rounds).replace("[data]", f"evaluate_every = 2\n{more}\n[data]"))
 
 
 def test_a_run_with_more_rounds_is_the_run_that_had_them_from_the_start(tmp_path: Path) -> None:
@@ -83,6 +88,46 @@ def test_noise_for_other_rounds_and_a_spent_budget_are_refused_with_what_to_do(
         ran(own, tmp_path, rounds=4)
     assert ran(own, tmp_path) == before
     assert not (tmp_path / ROUNDS_NOTE).exists()
+
+
+UNLIKE: dict[str, tuple[Study, str]] = {
+    "a last test": (
+        seldom(rounds=3),
+        "evaluate_every = 2, which does not divide 3. Run the study with rounds",
+    ),
+    "an end": (
+        study('[[arm]]\nname = "x"\nprotocol = "fedbabu"\n', rounds=2),
+        "'tuned' of x, which the clients of the finished run have sent at its end. Run the study with rounds",
+    ),
+}
+
+
+@every(("own", "message"), UNLIKE.values())
+def test_a_run_whose_last_round_was_unlike_the_others_is_refused_and_another_folder_takes_it(
+    own: Study, message: str, tmp_path: Path
+) -> None:
+    before = ran(own, tmp_path / "run")
+    with pytest.raises(ConfigError, match=message):
+        ran(own, tmp_path / "run", rounds=4)
+    assert ran(own, tmp_path / "run") == before
+    longer = parse(own.text.replace(f"rounds = {own.study.rounds}", "rounds = 4"))
+    assert len(ran(longer, tmp_path / "other")) == 4
+
+
+ALIKE: dict[str, Study] = {
+    "tests now and then": seldom(rounds=2),
+    "patience": seldom("patience = 1\n", rounds=2),
+    "no end": study('[[arm]]\nname = "x"\nprotocol = "fedbabu"\nfine_tuned = "never"\n', rounds=2),
+}
+
+
+@every("own", ALIKE.values())
+def test_a_run_whose_last_round_is_as_the_others_goes_on_as_if_never_interrupted(
+    own: Study, tmp_path: Path
+) -> None:
+    longer = parse(own.text.replace("rounds = 2", "rounds = 5"))
+    ran(own, tmp_path / "run")
+    assert ran(own, tmp_path / "run", rounds=5) == ran(longer, tmp_path / "once")
 
 
 def test_the_remedy_of_noise_for_other_rounds_works(tmp_path: Path) -> None:

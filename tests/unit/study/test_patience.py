@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
+from support.every import every
 from support.private_studies import private
-from support.tiny_study import FEDAVG, composed, plain, run, study, world
+from support.tiny_study import FEDAVG, composed, plain, run, study, text, world
 
+from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
-from securefl.study.config import Study, parse
+from securefl.study.alarms import once
+from securefl.study.config import Brought, Study, parse
+from securefl.study.run_report import quiet
+from securefl.study.session import run_study
 
 
 def patient(own: Study, patience: int = 2, **changes: Any) -> Study:
@@ -29,6 +38,37 @@ def test_an_arm_ends_after_its_tests_were_no_better_for_so_long(tmp_path: Path) 
     assert plain(run(own, tmp_path / "run", here=here).records) == plain(records)  # it stays ended
     seldom = patient(still, evaluate_every=2)
     assert len(run(seldom, tmp_path / "seldom", here=here).records) == 6  # tests after rounds 2, 4 and 6
+
+
+def test_a_stop_is_told_in_the_answer_the_report_and_the_summary(tmp_path: Path) -> None:
+    still = parse(text(FEDAVG, rounds=9, seeds="[3, 4]").replace("rounds = 9", "rounds = 9\npatience = 2"))
+    still = replace(still, local=replace(still.local, learning_rate=1e-12))
+    results, page = run_study(still, tmp_path / "run", lambda arm, seed, record: None, baselines=False)
+    why = "after round 3 of 9: no better for 2 tests (`patience`)"
+    said = f"FedAvg: stopped under seed 3 {why}; stopped under seed 4 {why}."
+    assert once(quiet(results)) == [said]
+    assert said in page.read_text()
+    (arm,) = json.loads((tmp_path / "run" / "summary.json").read_text())["arms"]
+    assert (arm["rounds"], f"FedAvg: {arm['stopped']}") == (3, said)
+    (tmp_path / "study.toml").write_text(still.text.replace("learning_rate = 0.2", "learning_rate = 1e-12"))
+    done = CliRunner().invoke(cli, ["run", str(tmp_path / "study.toml"), "--out", str(tmp_path / "other")])
+    assert said in " ".join(done.output.split())
+
+
+TESTED: list[tuple[list[float], bool]] = [
+    ([0.1, 0.1, 0.1], True),
+    ([0.1, 0.1], False),
+    ([0.1, 0.2, 0.1], False),
+    ([0.3, 0.2, 0.3], True),
+    ([nan, nan, nan], True),
+    ([nan, nan, 0.1], False),
+    ([0.1, nan, nan], True),
+]
+
+
+@every(("tested", "level"), TESTED)
+def test_a_test_that_diverged_is_no_better_than_any(tested: list[float], level: bool) -> None:
+    assert patient(study(FEDAVG)).study.level(tested) is level
 
 
 def test_an_arm_that_gets_better_goes_on(tmp_path: Path) -> None:
@@ -54,6 +94,17 @@ def test_a_stop_that_would_tell_of_clients_records_is_refused_and_the_remedies_w
     with pytest.raises(ConfigError, match="name a public file as `test`"):
         composed(own)
     composed(_of_file(claimed, tmp_path, {**said, "test": "public.csv", "test_share": None}))
+
+
+def test_a_test_part_that_a_function_gives_is_the_servers_own() -> None:
+    claimed = private("fedavg", 'fraction = 1.0\naggregation = "partial"')
+    text = claimed.text.replace('source = "digits"', "classes = 2\npublic_num_examples = 9")
+    rng = np.random.default_rng(0)
+    whole = rng.random((60, 3)).astype(np.float32), np.arange(60) % 2
+    with pytest.raises(ConfigError, match=r'give \{"train": \.\.\., "test": \.\.\.\} from Python'):
+        composed(patient(parse(text, brought=Brought(data=whole))))
+    parts = {"train": whole, "test": (whole[0][:20], whole[1][:20])}
+    composed(patient(parse(text, brought=Brought(data=parts))))
 
 
 def _of_file(of: Study, home: Path, said: dict[str, Any]) -> Study:

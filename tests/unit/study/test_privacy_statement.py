@@ -134,7 +134,9 @@ def test_correlated_noise_and_its_separation_are_named(tmp_path: Path) -> None:
     (said,) = statements(folder).values()
     together = "Noise of such sums that a model adds up is correlated over 2 rounds (BandMF)."
     assert said["Mechanism"][-2:] == [apart, together]
-    for more, words in (({"bands": "1"}, [apart]), ({"separation": "1"}, [])):
+    buffers = "Noise of such sums that a model adds up is correlated over all rounds (BLT of 1 buffer)."
+    blt = ({"bands": '"blt"'}, [apart, buffers])
+    for more, words in (blt, ({"bands": "1"}, [apart]), ({"separation": "1"}, [])):
         assert list(_over_rounds(parse(with_privacy(written, client | more)))) == words
 
 

@@ -27,6 +27,7 @@ from securefl.engine import server
 from securefl.engine.account import Account
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.totals import row_noise
+from securefl.protocols.averaging import Averaging, Momentum, Scaled
 from securefl.protocols.fltrust import UNIT_UPDATE
 from securefl.study.arm import made_folder
 from securefl.study.config import Study, parse
@@ -131,6 +132,7 @@ def test_a_client_that_is_asked_too_early_refuses_and_is_not_charged(
     [
         ({"separation": "4"}, "separation = 3 or less", {"separation": "3"}),
         ({"bands": "4"}, "separation = 4", {"bands": "3"}),
+        ({"bands": '"btl"'}, "or 'blt', got 'btl'", {"bands": '"blt"'}),
         ({"noise": '"local"'}, "bands = 1", {"noise": '"local"', "bands": "1"}),
         (
             {"noise": '"distributed"', "sum": '"masked"', "dropout": "0.0", "corrupt": "0.0"},
@@ -170,6 +172,8 @@ def test_more_rounds_between_contributions_need_less_noise() -> None:
         ("fedavg", 'aggregation = "partial"', ["update"]),
         ("cs_fl", "", []),
         ("adds", "", []),
+        ("fedadam", "learning_rate = 0.1", []),
+        ("pfedme", "lamda = 5.0\nbeta = 0.5", ["update"]),
     ],
 )
 def test_noise_is_correlated_on_what_a_model_adds_up_alone(
@@ -184,7 +188,24 @@ def test_noise_is_correlated_on_what_a_model_adds_up_alone(
     assert all(plan.apart(own) == APART and own.asked(ROUNDS, APART) == 2 for own in sums)
 
 
-@every("privacy", ({}, KEY_HOLDER))
+def test_server_momentum_adds_a_total_over_several_rounds() -> None:
+    algorithm = composed(study())[0]
+    assert isinstance(algorithm, Averaging)
+    for update, adds in ((Momentum(beta=0.5), False), (Scaled(factor=2.0), True)):
+        [own] = replace(algorithm, server=update).contributions
+        assert own.spec.accumulates == adds
+
+
+def test_plan_says_why_noise_is_independent_though_clients_rest() -> None:
+    """The error of a third that a plan states elsewhere is that of sums over rounds."""
+    of = study(protocol="fedadam", more="learning_rate = 0.1")
+    said = forecast(of, of.arms[0], world(of)).correlation
+    assert said == "the noise of the update is independent: this model is no sum of such totals"
+    of = replace(of, privacy=replace(of.privacy, bands=1))
+    assert forecast(of, of.arms[0], world(of)).correlation == ""
+
+
+@every("privacy", ({}, KEY_HOLDER, {"bands": '"blt"'}))
 def test_plan_says_error_and_epsilon_before_and_after(privacy: dict[str, str]) -> None:
     of = study(**privacy)
     plan = composed(of)[1]
@@ -193,6 +214,7 @@ def test_plan_says_error_and_epsilon_before_and_after(privacy: dict[str, str]) -
     alone = replace(plan, noise_multiplier=plan.noise_multiplier * noise.error(ROUNDS))
     event = Protection(alone, composed(of)[0].contributions[0].spec).charge().others
     assert own.epsilon[OTHERS] == pytest.approx(8.0, rel=1e-6)
+    assert f"is correlated over {noise.span}, and a client" in own.correlation
     assert f"{noise.error(ROUNDS):.2f} of the error of independent noise at ε 8.00" in own.correlation
     assert own.correlation.endswith(f"the same error at ε {brief(compose({event: 2}, plan.delta))}")
     assert "contributes 2 times at most" in own.correlation

@@ -66,7 +66,7 @@ def steps_apart(
         {"batch_size": 1, "epochs": None, "steps": 8},
     ],
 )
-@pytest.mark.parametrize("kind", ["classification", "regression"])
+@pytest.mark.parametrize("kind", ["classification", "regression", "multi-label"])
 def test_sums_are_within_a_grid_step_of_those_of_clients_alone(changes: dict[str, Any], kind: Any) -> None:
     # Of 4,196 entries: a share of 0.001 of fewer would be none or one, and a matter of luck.
     here = replace(problem(local(**changes), kind=kind), model=ModelConfig(kind="mlp", hidden=(64, 32)))
@@ -124,7 +124,7 @@ def test_the_slope_of_bounded_features_is_that_of_autograd(
 )
 def test_layers_of_any_width_train_as_alone(hidden: tuple[int, ...], changes: dict[str, Any]) -> None:
     """Zeros stand behind rows of such widths. They must neither take part nor leave zero."""
-    for kind in ("classification", "regression"):
+    for kind in ("classification", "regression", "multi-label"):
         here = problem(local(**changes), kind=kind)
         here = replace(here, model=ModelConfig(kind="mlp", hidden=hidden))
         together, alone = (vectors(run(fits(here))) for run in (Batched(one_by_one), one_by_one))
@@ -438,7 +438,7 @@ def test_it_is_said_why_clients_train_one_by_one() -> None:
 def test_clients_with_dropout_train_alone() -> None:
     """Each draws its masks from its own stream, in whatever wave it is."""
     here = replace(problem(local()), model=ModelConfig(kind="mlp", hidden=(16, 8), dropout=0.5))
-    assert why_alone(here) == "dropout draws from each client's own generator"
+    assert why_alone(here) == "dropout or augmentation draws from each client's own generator"
     together = [*Batched(one_by_one)(fits(here))]
     np.testing.assert_array_equal(vectors(together[1:2]), vectors([*Batched(one_by_one)(fits(here)[1:2])]))
     np.testing.assert_array_equal(vectors(together), vectors(one_by_one(fits(here))))

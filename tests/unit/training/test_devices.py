@@ -37,6 +37,7 @@ from securefl.training.devices import (
     device_of,
     full_precision,
     records_apart,
+    seeded,
 )
 from securefl.training.dpsgd import train_privately
 from securefl.training.private_steps import DPSGD
@@ -228,3 +229,23 @@ def test_all_tensors_are_where_the_model_is(
         RuntimeError, match=r"item\(\) cannot be called on meta|Cannot copy out of meta tensor"
     ):
         compute(model(nn.Identity()).to("meta"))
+
+
+def test_layers_on_a_gpu_draw_from_its_generator_which_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its generator was left as an earlier training had it: dropout hung on the order of the clients."""
+    state, gpu = {"seed": 7}, torch.device("cuda", 0)
+    doubles: dict[str, Callable[..., Any]] = {
+        "get_rng_state": lambda device="cuda": torch.tensor([state["seed"]]),
+        "set_rng_state": lambda kept, device="cuda": state.update(seed=int(kept)),
+        "manual_seed": lambda seed: state.update(seed=seed),
+    }
+    for name, double in doubles.items():
+        monkeypatch.setattr(torch.cuda, name, double)
+    before = torch.get_rng_state()
+    for device, within in ((gpu, 11), (CPU, 7)):
+        with seeded(11, device):
+            assert state["seed"] == within
+            here = torch.rand(3)
+        assert state["seed"] == 7
+        assert torch.equal(torch.get_rng_state(), before)
+        assert torch.equal(here, torch.rand(3, generator=torch.Generator().manual_seed(11)))

@@ -12,8 +12,8 @@ from support.tiny_dpsgd import seeded
 from torch import nn
 
 from securefl.core.errors import DataError
+from securefl.data.dataset import Task
 from securefl.training import evaluate, mean_loss, relative_accuracy
-from securefl.training.evaluation import Task
 
 
 def identity(n: int) -> nn.Linear:

@@ -28,6 +28,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.training import ModelConfig, to_vector
+from securefl.training.augmentation import Augmented
 from securefl.training.chunks import body_features, record_losses
 from securefl.training.dpsgd import train_privately
 from securefl.training.isolation import sentence
@@ -477,6 +478,14 @@ DRAWING: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "packaged": (
         lambda: ModelConfig(kind="mlp", hidden=(9, 9), dropout=0.4).build((FEATURES,), CLASSES, 0),
         ROWS,
+    ),
+    "crops": (
+        lambda: ModelConfig(kind="mlp", augment="crops-flips").build(IMAGES.shape[1:], CLASSES, 0),
+        IMAGES,
+    ),
+    "crops, a record at a time": (
+        lambda: nn.Sequential(Augmented(flips=True), nn.Flatten(), nn.Linear(128, FEATURES), Gumbel()),
+        IMAGES,
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.own_study import folder
+from support.own_study import folder, written
+from support.private_studies import DPSGD
 from support.tiny_study import FEDAVG, composed, run, text
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
@@ -19,7 +21,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.study import world
-from securefl.study.config import parse, read
+from securefl.study.config import Brought, parse, read
 from securefl.study.own_code import told
 from securefl.sweep.check import data_of
 from securefl.training import DPSGD as Private
@@ -161,11 +163,74 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_a_function_that_is_no_loss_of_each_record(case: str) -> None:
     function, said = BAD[case]
     with pytest.raises(ConfigError, match=said):
-        require_per_record(DeclaredLoss(of="cross_entropy", function=function), "mine", 3)
+        require_per_record(DeclaredLoss(of="cross_entropy", function=function), "mine", torch.randn(4, 3))
 
 
 def test_several_labels_of_a_record_are_a_loss_of_ones_own() -> None:
-    require_per_record(DeclaredLoss(of="mse", function=multi_label), "mine", 3)
+    for of in ("mse", "binary_cross_entropy"):
+        require_per_record(DeclaredLoss(of=of, function=multi_label), "mine", torch.randn(4, 3))
+
+
+class Shares(nn.Module):
+    """A model that ends in a softmax, or in sigmoids."""
+
+    def __init__(self, inputs: int, outputs: int, *, binary: bool = False) -> None:
+        super().__init__()
+        self.head, self.last = nn.Linear(inputs, outputs), nn.Sigmoid() if binary else nn.Softmax(1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.head(x))
+
+
+ON_SHARES = """
+from torch.nn.functional import binary_cross_entropy, nll_loss
+
+
+def nll(outputs, labels):
+    return nll_loss(outputs.log(), labels, reduction="none")
+
+
+def binary(outputs, targets):
+    return binary_cross_entropy(outputs, targets, reduction="none").mean(1)
+"""
+
+
+@pytest.mark.parametrize("private", [False, True], ids=["without", "DP-SGD"])
+@pytest.mark.parametrize("name", ["nll", "binary"])
+def test_a_loss_on_probabilities_is_tried_on_the_models_own_outputs(
+    tmp_path: Path, name: str, private: bool
+) -> None:
+    (tmp_path / "shares.py").write_text(ON_SHARES)
+    several = name == "binary"
+    y = np.column_stack([Y % 2, Y // 2]) if several else Y
+    data = f"\n[data]\nclasses = {2 if several else 3}\nclients = 2\npublic_num_examples = 20\n"
+    data += "partition = { kind = 'iid' }\n"
+    extra = f'\n[loss]\nfunction = "shares:{name}"\n' + (DPSGD if private else "")
+    whole = written(data=data, model="", extra=extra, rounds=1).replace("fraction = 0.5", "fraction = 1.0")
+    if private:
+        whole = whole.replace('adjacency = "replace-one"', 'adjacency = "add-remove"')
+    model = partial(Shares, binary=several)
+    study = parse(whole, home=tmp_path, brought=Brought(data=(X, y), model=model))
+    assert np.isfinite(run(study, tmp_path / "out").records[-1]["loss"])
+
+
+def test_a_loss_that_writes_into_its_targets_harms_nobody_or_is_refused() -> None:
+    def smoothed(outputs: Tensor, targets: Tensor) -> Tensor:
+        targets.mul_(0.9)
+        return (outputs - targets).square().mean(1)
+
+    targets = torch.ones((4, 3))
+    require_per_record(DeclaredLoss(of="mse", function=smoothed), "mine", torch.randn(4, 3))
+    losses_of(torch.randn(4, 3), targets, DeclaredLoss(of="mse", function=smoothed))
+    assert (targets == 1).all(), "the next pass would read other targets"
+
+    def broken(outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = (outputs * targets).square().mean(1)
+        targets.zero_()
+        return losses
+
+    with pytest.raises(ConfigError, match=r"RuntimeError: .*inplace operation.* Correct it"):
+        require_per_record(DeclaredLoss(of="mse", function=broken), "mine", torch.randn(4, 3))
 
 
 # In a study -------------------------------------------------------------------------------------------

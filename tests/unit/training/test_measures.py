@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import confusion_matrix, f1_score, roc_auc_score
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, roc_auc_score
 from support.every import every
 
 from securefl.training import ModelConfig, evaluate
-from securefl.training.evaluation import outputs_on
+from securefl.training.evaluation import constant_accuracy, outputs_on
 from securefl.training.measures import BINS, Measures, measured, worst_decile
 
 
@@ -86,12 +86,25 @@ def test_regression_by_hand() -> None:
     assert math.isnan(measures.auc)
 
 
-@every("task", ["classification", "regression"])
+def test_several_labels_are_measured_as_scikit_learn_does() -> None:
+    rng = np.random.default_rng(0)
+    outputs, y = rng.normal(size=(90, 4)), rng.integers(0, 2, (90, 4)).astype(np.float32)
+    y[:, 3] = 0  # a label that no record has
+    found = measured(outputs, y, "multi-label")
+    assert found.accuracy == accuracy_score(y, outputs > 0)
+    assert found.auc == pytest.approx(roc_auc_score(y[:, :3], outputs[:, :3]))
+    assert found.f1 == pytest.approx(f1_score(y[:, :3], outputs[:, :3] > 0, average="macro"))
+    assert found.confusion == ()
+    assert constant_accuracy(np.array([[0, 1], [0, 1], [1, 1]]), "multi-label") == pytest.approx(2 / 3)
+
+
+@every("task", ["classification", "regression", "multi-label"])
 def test_accuracy_is_that_of_evaluate(task: str) -> None:
     rng = np.random.default_rng(0)
     model = ModelConfig(kind="mlp", hidden=(4,)).build((3,), 2, seed=0)
     x = rng.normal(size=(300, 3)).astype(np.float32)
     y = rng.integers(2, size=300) if task == "classification" else rng.random((300, 2), np.float32)
+    y = y.round() if task == "multi-label" else y
     found = measured(outputs_on(model, x, y, task), y, task)  # type: ignore[arg-type]
     assert found.accuracy == evaluate(model, x, y, task).accuracy  # type: ignore[arg-type]
 

@@ -153,6 +153,30 @@ def test_dropout_is_behind_each_hidden_dense_layer_in_training_alone(config: Mod
     assert seen == [layer.out_features for layer in dense[:-1]]
 
 
+@every("kind", ["mlp", "lenet5", "fedlog_cnn", "shufflenet_v2"])
+def test_images_are_augmented_in_training_alone(kind: Any) -> None:
+    config = ModelConfig(kind=kind, augment="crops")
+    bare, model = (own.build((1, 28, 28), 10, seed=1) for own in (replace(config, augment=None), config))
+    np.testing.assert_array_equal(*(to_vector(own, statistics=True) for own in (bare, model)))
+    assert config.draws
+    x = torch.arange(2 * 784.0).view(2, 1, 28, 28) / 784
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        assert torch.equal(bare.eval()(x), model.eval()(x))
+        place = model.get_submodule("augmentation").train()
+        moved = model(x)
+        torch.manual_seed(1)
+        assert torch.equal(moved, bare(place(x)))
+        assert not torch.equal(moved, bare(x))
+
+
+def test_only_images_are_augmented() -> None:
+    with pytest.raises(ValueError, match="`augment` with a model of images, got kind 'char_lstm'"):
+        ModelConfig(kind="char_lstm", augment="crops")
+    with pytest.raises(ConfigError, match=r"Expected images .* got records of shape \(9,\)"):
+        ModelConfig(kind="mlp", augment="crops").build((9,), 2, seed=0)
+
+
 @every(
     ("settings", "said"),
     [

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.every import every
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError
@@ -18,10 +19,12 @@ from securefl.training import (
     load_vector,
     size,
     to_vector,
+    train,
     trained_state,
 )
 from securefl.training.jobs import readable
 from securefl.training.models import MLP
+from securefl.training.networks import digest_of
 from securefl.training.own_models import OwnModel
 
 SHAPE, OUTPUTS = (2, 3), 4
@@ -398,3 +401,74 @@ def test_a_packaged_model_of_text_reads_as_many_codes_as_it_has_outputs() -> Non
         codes = Problem(model=model, shape=(8,), outputs=outputs, **known, **empty).codes
         assert codes is not None
         assert codes.tolist() == [outputs] * 8
+
+
+class TiedEnds(nn.Module):
+    """The table of an embedding is the weight of the last layer, as of language models."""
+
+    def __init__(self, outputs: int = 4) -> None:
+        super().__init__()
+        self.words, self.inner = nn.Linear(6, outputs, bias=False), nn.Linear(outputs, 6)
+        self.head = nn.Linear(6, outputs)
+        self.head.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.inner(self.words(x.flatten(1))))
+
+
+@pytest.mark.parametrize("train", ["head", ("head.weight", "head.bias"), ("words.weight", "head.bias")])
+def test_either_name_of_a_tied_tensor_trains_it(train: Any) -> None:
+    made = of(TiedEnds, train=train).build(SHAPE, OUTPUTS, 7)
+    assert list(trained_state(made)) == ["words.weight", "head.bias"]
+    assert not made.get_parameter("inner.weight").requires_grad
+
+
+@every(
+    "cut",
+    [
+        (slice(0, 3), slice(2, 5)),
+        (slice(0, 2), slice(0, 5)),
+        (slice(0, 5), slice(0, 2)),
+    ],
+)
+def test_tensors_that_share_a_part_of_their_memory_are_refused(cut: tuple[slice, slice]) -> None:
+    whole, model = torch.zeros(5), Net()
+    model.one, model.other = (nn.Parameter(whole[own]) for own in cut)
+    with pytest.raises(ConfigError, match=r"memory.*one.*other.*\.clone\(\)"):
+        trained_state(model)
+    model.one = nn.Parameter(model.one.detach().clone())
+    assert {"one", "other"} <= trained_state(model).keys()
+
+
+class SparseWords(nn.Module):
+    def __init__(self, outputs: int = 4) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 5, sparse=True), nn.Linear(5, outputs)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.words(x).mean((1, 2)))
+
+
+def test_sparse_gradients_of_an_embedding_train_as_dense_ones() -> None:
+    x, y = np.random.default_rng(0).integers(0, 9, (20, *SHAPE)), np.arange(20) % 4
+    ends = []
+    for sparse in (True, False):
+        made = of(SparseWords).build(SHAPE, OUTPUTS, 7)
+        made.words.sparse = sparse
+        local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8, momentum=0.9)
+        train(made, x, y, local, "cross_entropy", np.random.default_rng(0), 0)
+        ends.append(to_vector(made))
+    np.testing.assert_allclose(*ends, atol=1e-6)
+
+
+def test_a_model_with_a_buffer_of_bfloat16_has_a_digest() -> None:
+    def made(value: float) -> nn.Module:
+        model = Net()
+        model.register_buffer("scale", torch.tensor(value, dtype=torch.bfloat16))
+        return model.requires_grad_(False)
+
+    digests = []
+    for value in (1.0, 1.0, 2.0):
+        torch.manual_seed(0)
+        digests.append(digest_of(made(value), sources=False))
+    assert digests[0] == digests[1] != digests[2]

@@ -5,38 +5,27 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
-from support.trials import facts
-from support.trials.cases import CASES
-from support.trials.kills import Whole, whole
-from support.trials.victim import Child
-
-_NAMES = ("masked", "ckks", "central", "masked", "ckks", "central", "masked", "sweep")
-"""In turn: every eighth pair is one of sweeps."""
+from e2e.trials import facts
+from e2e.trials.cases import CASES, TURNS
+from e2e.trials.kills import Whole, whole
+from e2e.trials.victim import Child
 
 
-@dataclass(frozen=True)
-class Result:
-    """How the loser ended, and what was wrong."""
-
-    case: str
-    told: str
-    wrong: tuple[str, ...]
-
-
-def trials(pairs: int) -> Iterator[Result]:
-    """So many pairs, in turn fresh and after a kill in the middle."""
+def trials(pairs: int) -> Iterator[dict[str, Any]]:
+    """So many pairs, in turn fresh and after a kill in the middle: how the loser ended, and what is wrong."""
     wholes: dict[str, Whole] = {}
-    for number in range(pairs):
-        name = _NAMES[number % len(_NAMES)]
+    for number, name in enumerate(islice(cycle(TURNS), pairs)):
         if name not in wholes:
             wholes[name] = whole(CASES[name])
-        yield _pair(name, wholes[name], begun=number % 2 == 1)
+        told, wrong = _pair(name, wholes[name], begun=number % 2 == 1)
+        yield {"case": name, "told": told, "wrong": wrong}
 
 
-def _pair(name: str, expected: Whole, *, begun: bool) -> Result:
+def _pair(name: str, expected: Whole, *, begun: bool) -> tuple[str, list[str]]:
     case = CASES[name]
     with tempfile.TemporaryDirectory() as root:
         toml, home = Path(root) / "tiny.toml", Path(root) / "run"
@@ -49,10 +38,10 @@ def _pair(name: str, expected: Whole, *, begun: bool) -> Result:
         codes = sorted(outcome.code for _, outcome in ended)
         if codes != [0, 1]:
             told = "; ".join(outcome.told for _, outcome in ended)
-            return Result(name, told, (f"they ended with {codes}: {told}",))
+            return told, [f"they ended with {codes}"]
         (winner, _), (_, loser) = sorted(ended, key=lambda one: one[1].code)
         wrong = [] if loser.explained else [f"no explanation: {loser.told}"]
         if not re.search(rf"\b{winner}\b", loser.err):
             wrong.append(f"the message does not name process {winner}: {loser.told}")
         wrong += facts.differences(expected.facts, facts.of(home, case.party), exact=case.exact)
-    return Result(name, loser.told, tuple(wrong))
+    return loser.told, wrong

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.trials.victim import Outcome, call
 from safetensors.numpy import load
-
-from support.trials.victim import Outcome, call
 
 Charge = tuple[Any, ...]
 _NAMES = ("holder", "round", "name", "event", "state")

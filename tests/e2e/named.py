@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 import click
 from handbook import commands, keys
@@ -145,14 +145,10 @@ def _others() -> frozenset[str]:
 
 
 def _is_name(text: str) -> bool:
-    parts = text.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            found: object = import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError:
-            continue
-        return all((found := getattr(found, part, None)) is not None for part in parts[cut:])
-    return False
+    try:
+        return resolve_name(text) is not None
+    except (ModuleNotFoundError, AttributeError):
+        return False
 
 
 @cache

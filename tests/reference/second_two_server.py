@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
-from support.second_secagg import (
+from reference.second_secagg import (
     Agreed,
     Refused,
     Vector,

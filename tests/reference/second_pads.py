@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-
-from support.second_secagg import (
-    Refused,
+from reference.second_secagg import (
     demand,
     digest,
     fields,
@@ -27,7 +25,7 @@ from support.second_secagg import (
     x25519,
     x25519_public,
 )
-from support.second_two_server import unseal
+from reference.second_two_server import unseal
 
 FILES = b"securefl/8|matching/pads|"
 
@@ -286,14 +284,3 @@ class FileHolder:
         pad, last = dealt_pad(terms, label, self.secret, fresh, fresh)
         word = signed((words[-1] - inner(terms, pad, words[:-1]) + last) % (1 << terms.bits), terms.bits)
         return word
-
-
-__all__ = [
-    "FileHolder",
-    "Holder",
-    "Refused",
-    "Terms",
-    "dealt_message",
-    "told_item",
-    "told_message",
-]

@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from support.auditor import Pair
+from support.observed_runs import Records, Sent
 from torch import Tensor, nn
 
 from securefl.core.messages import client_name
 from securefl.data import Dataset, Split
-from support.auditor import Pair
-from support.observed_runs import Records, Sent
 
 COUNT: Final = 200
 QUICK: Final = 22

@@ -46,9 +46,7 @@ def _seeded(count: int | None = None) -> bytes:
 
 
 if "securefl" in sys.modules:
-    raise ImportError(
-        "Import support.trials.victim before securefl: it has bound the system's entropy already."
-    )
+    raise ImportError("Import e2e.trials.victim before securefl: it has bound the system's entropy already.")
 os.urandom = secrets.token_bytes = _seeded  # type: ignore[assignment]
 secrets.token_hex = lambda nbytes=None: _seeded(nbytes).hex()
 
@@ -149,6 +147,12 @@ class Child:
         seconds = time.perf_counter() - self._began
         (statements,) = struct.unpack("q", self._tally[:8])
         return Outcome(code, _text(self._out), _text(self._err), statements, seconds)
+
+
+def must(outcome: Outcome) -> None:
+    """A command without which there is no trial."""
+    if outcome.code:
+        raise RuntimeError(f"Undisturbed: {outcome.told}")
 
 
 def call(*words: str | Path) -> Outcome:

@@ -1,19 +1,17 @@
 """A second implementation of checked openings, from SPEC.md section 6 alone, in Python's integers.
 
-It has no code of securefl. It covers the compact ring with one ciphertext: what a client signs, a server's
-request, and the key holder's reply without noise.
+It has no code of securefl. A refusal is `Refused`. It covers the compact ring with one ciphertext: what a
+client signs, a server's request, and the key holder's reply without noise.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from reference.second_secagg import Refused, demand, fields, sha256, sign, u32, verify
 
 N = 4096
 PRIMES = (1152921504606830593, 536813569)
@@ -23,18 +21,6 @@ HALF = N * sum(BYTES)
 SHARE = (Q.bit_length() + 7) // 8
 WEIGHT_SCALE = 2**24
 REFUSED = b"\xff" * SHARE
-
-
-class RefusedError(Exception):
-    """A request that the key holder does not answer."""
-
-
-def fields(*parts: bytes) -> bytes:
-    return b"".join(struct.pack("<I", len(part)) + part for part in parts)
-
-
-def sha(*parts: bytes) -> bytes:
-    return hashlib.sha256(b"".join(parts)).digest()
 
 
 @dataclass(frozen=True)
@@ -48,11 +34,11 @@ class Terms:
 
     @property
     def digest(self) -> bytes:
-        return sha(b"securefl/8|linear/terms|", self.text.encode())
+        return sha256(b"securefl/8|linear/terms|" + self.text.encode())
 
     @property
     def place(self) -> bytes:
-        return sha(b"securefl/8|checked/place|", fields(self.digest, self.context))
+        return sha256(b"securefl/8|checked/place|" + fields(self.digest, self.context))
 
     @property
     def largest(self) -> float:
@@ -63,7 +49,7 @@ class Terms:
         return (math.floor(self.largest).bit_length() + 8) // 8
 
     def commitment(self, name: str, salt: bytes, weights: bytes) -> bytes:
-        return sha(b"securefl/8|checked|", fields(salt, self.place, name.encode(), weights))
+        return sha256(b"securefl/8|checked|" + fields(salt, self.place, name.encode(), weights))
 
     def said(self, name: str, told: bytes, client: str, h1: bytes) -> bytes:
         whole = fields(self.key, self.place, name.encode(), told, client.encode(), h1)
@@ -71,19 +57,7 @@ class Terms:
 
 
 def hash_of(c1: bytes) -> bytes:
-    return sha(b"securefl/8|checked/c1|", c1)
-
-
-def sign(secret: bytes, message: bytes) -> bytes:
-    return Ed25519PrivateKey.from_private_bytes(secret).sign(message)
-
-
-def holds(public: bytes, signature: bytes, message: bytes) -> bool:
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+    return sha256(b"securefl/8|checked/c1|" + c1)
 
 
 def client_message(
@@ -96,10 +70,14 @@ def request(
     terms: Terms, index: int, salt: bytes, weights: bytes, entries: Sequence[bytes], own: bytes
 ) -> bytes:
     """entries: number, signature and c1 of each client."""
-    head = struct.pack("<I", index) + salt + weights
+    head = u32(index) + salt + weights
+    return head + b"".join(entries) + sign(own, framed(terms, head, entries))
+
+
+def framed(terms: Terms, head: bytes, entries: Sequence[bytes]) -> bytes:
+    """What the server signs: of each c1 its hash."""
     short = head + b"".join(one[:68] + hash_of(one[68:]) for one in entries)
-    framed = b"securefl/8|checked/request|" + fields(terms.place) + short
-    return head + b"".join(entries) + sign(own, framed)
+    return b"securefl/8|checked/request|" + fields(terms.place) + short
 
 
 def integers(raw: bytes, width: int) -> list[int]:
@@ -111,10 +89,8 @@ def residues(raw: bytes) -> list[list[int]]:
     for prime, width in zip(PRIMES, BYTES, strict=True):
         found.append([int.from_bytes(raw[at + width * i : at + width * (i + 1)], "little") for i in range(N)])
         at += width * N
-        if max(found[-1]) >= prime:
-            raise RefusedError("a residue that is not reduced")
-        if not any(found[-1]):
-            raise RefusedError("transparent")
+        demand(max(found[-1]) < prime, "a residue that is not reduced")
+        demand(any(found[-1]), "transparent")
     return found
 
 
@@ -180,28 +156,25 @@ def shares(
 ) -> list[int | None]:
     """The share of each entry without noise. None for one that is refused."""
     start, size = 36 + terms.width * N, 68 + HALF
-    if (len(item) - start - 64) % size or len(item) - start - 64 < size:
-        raise RefusedError("length")
+    count, rest = divmod(len(item) - start - 64, size)
+    demand(count > 0 and rest == 0, "length")
     head, entries = item[:start], [item[at : at + size] for at in range(start, len(item) - 64, size)]
-    short = head + b"".join(one[:68] + hash_of(one[68:]) for one in entries)
-    if not holds(server, item[-64:], b"securefl/8|checked/request|" + fields(terms.place) + short):
-        raise RefusedError("server")
+    verify(server, framed(terms, head, entries), item[-64:])
     (index,) = struct.unpack("<I", head[:4])
-    if index >= len(names):
-        raise RefusedError("index")
+    demand(index < len(names), "index")
     weights = integers(head[36:], terms.width)
-    if math.sqrt(sum(w * w for w in weights)) > terms.largest * (1 + 1e-9):
-        raise RefusedError("norm")
-    if len({one[:4] for one in entries}) < len(entries):
-        raise RefusedError("twice")
+    demand(math.sqrt(sum(w * w for w in weights)) <= terms.largest * (1 + 1e-9), "norm")
+    demand(len({one[:4] for one in entries}) == len(entries), "twice")
     told = terms.commitment(names[index], head[4:36], head[36:])
     found: list[int | None] = []
     for one in entries:
         number, signature, c1 = struct.unpack("<I", one[:4])[0], one[4:68], one[68:]
         client, public = members.get(number, ("", bytes(32)))
-        said = terms.said(names[index], told, client, hash_of(c1))
-        if not client or not holds(public, signature, said):
+        try:
+            demand(client != "", "no member")
+            verify(public, terms.said(names[index], told, client, hash_of(c1)), signature)
+        except Refused:
             found.append(None)
-            continue
-        found.append(opened(weights, secret, residues(c1)))
+        else:
+            found.append(opened(weights, secret, residues(c1)))
     return found

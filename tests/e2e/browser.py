@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
@@ -74,16 +74,21 @@ def look(
     """Open a page in a window of this width in pixels, in a light or dark scheme.
 
     picture: where to write a PNG of the whole page, as it opens. search: words that the page's own search is
-    asked for; its result is awaited. scripts: whether the page's own scripts run.
+    asked for; what it finds is awaited, and joins the text. scripts: whether the page's own scripts run.
     """
     return asyncio.run(_looked(require(), page, width, dark, picture, search, scripts))
 
 
-async def _found(send: Callable[..., Awaitable[dict[str, Any]]]) -> None:
-    """Wait until the search of a page of the documentation has found something."""
-    asked = "document.querySelectorAll('.md-search-result__link').length"
-    while not (await send("Runtime.evaluate", expression=asked, returnByValue=True))["result"]["value"]:
-        await asyncio.sleep(0.1)
+_SEARCH = """new Promise(answer => setInterval(() => {
+  const dialog = [...document.body.children].find(one => one.shadowRoot)?.shadowRoot.querySelector("dialog");
+  const results = dialog?.querySelector("[role=listbox]");
+  if (results?.querySelector("a")) return answer(results.innerText);
+  if (!dialog?.open) return document.querySelector(".md-search__button").click();
+  const field = dialog.querySelector("input");
+  field.value = WORDS;
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+}, 200))"""
+"""Types into the search of a page of the documentation, and awaits what it finds."""
 
 
 async def _looked(
@@ -132,10 +137,14 @@ async def _looked(
         await send("Emulation.setScriptExecutionDisabled", value=not scripts)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await send("Emulation.setEmulatedMedia", features=[scheme])
-        await send("Page.navigate", url=page.as_uri() + (f"?{urlencode({'q': search})}" if search else ""))
+        await send("Page.navigate", url=page.as_uri())
         await asyncio.wait_for(loaded.wait(), timeout=60)
+        results = ""
         if search:
-            await asyncio.wait_for(_found(send), timeout=60)
+            asked = send(
+                "Runtime.evaluate", expression=_SEARCH.replace("WORDS", json.dumps(search)), awaitPromise=True
+            )
+            results = (await asyncio.wait_for(asked, timeout=60))["result"]["value"]
         await asyncio.sleep(_SETTLED)
         if picture is not None:
             shot = await send("Page.captureScreenshot", captureBeyondViewport=True)
@@ -144,6 +153,7 @@ async def _looked(
         assert "exceptionDetails" not in answer, answer
         found = answer["result"]["value"]
         found["paper"] = tuple(found["paper"])
+        found["text"] += results
     own = page.parent.as_uri()
     foreign = [url for url in requests if not url.startswith((own, "data:"))]
     return Seen(**found, errors=errors, requests=foreign)

@@ -17,20 +17,19 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-
-from support.trials import facts
-from support.trials.cases import CASES, Case
-from support.trials.victim import FATAL, HUNG, Child, Outcome, call
+from e2e.trials import facts
+from e2e.trials.cases import CASES, Case
+from e2e.trials.victim import FATAL, HUNG, Child, Outcome, call, must
 
 MOST_KILLS = 3
 """In one folder, one after the other."""
 _PATIENCE = 120
 """Seconds for a worker that was just started to import everything, and to see that its sweep is gone."""
-_SWEEPS = 8
-"""One trial in so many is a sweep."""
 
 
 @dataclass(frozen=True)
@@ -42,31 +41,13 @@ class Whole:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Trial:
-    case: Case
-    whole: Whole
-    number: int
-
-
-@dataclass(frozen=True)
-class Result:
-    """kills: when its victims died. wrong: what was otherwise afterwards."""
-
-    case: str
-    number: int
-    kills: tuple[str, ...]
-    wrong: tuple[str, ...]
-
-
 def whole(case: Case) -> Whole:
     """Run a case to its end, twice, to know that it repeats and what it leaves."""
     with tempfile.TemporaryDirectory() as name:
         homes = [Path(name) / "first", Path(name) / "second"]
         ended = [_run(case, home) for home in homes]
         for outcome in ended:
-            if outcome.code:
-                raise RuntimeError(f"The case {case.name} does not run: {outcome.told}")
+            must(outcome)
         first, second = (facts.of(home, case.party) for home in homes)
         if wrong := facts.differences(first, second, exact=case.exact):
             raise RuntimeError(f"The case {case.name} ends otherwise each time: {wrong}")
@@ -79,49 +60,40 @@ def whole(case: Case) -> Whole:
         return Whole(first, statements, ended[1].seconds)
 
 
-def trials(kills: int, names: Sequence[str]) -> Iterator[Result]:
-    """Trials over these cases in turn until so many victims were killed."""
+def trials(kills: int, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Trials over these cases in turn until so many were killed: when they died, and what is wrong."""
     wholes = {name: whole(CASES[name]) for name in names}
-    done, number = 0, 0
-    while done < kills:
-        name = _turn(names, number)
-        yield (result := play(Trial(CASES[name], wholes[name], number)))
-        done, number = done + len(result.kills), number + 1
+    done = 0
+    for number, name in enumerate(cycle(names)):
+        if done >= kills:
+            return
+        died, wrong = _trial(CASES[name], wholes[name], np.random.default_rng([1, number]))
+        yield {"case": name, "number": number, "kills": died, "wrong": wrong}
+        done += len(died)
 
 
-def _turn(names: Sequence[str], number: int) -> str:
-    """Whose turn it is: the runs' one after the other, and every so often a sweep's, which takes longer."""
-    runs = [name for name in names if not CASES[name].swept]
-    sweeps = [name for name in names if CASES[name].swept]
-    turn = sweeps if not runs or (sweeps and number % _SWEEPS == _SWEEPS - 1) else runs
-    return turn[number % len(turn)]
-
-
-def play(trial: Trial) -> Result:
+def _trial(case: Case, expected: Whole, rng: np.random.Generator) -> tuple[list[str], list[str]]:
     """Kill a run a few times in its folder, let it end, and look."""
-    rng = np.random.default_rng([1, trial.number])
     kills: list[str] = []
     before = Counter[tuple[str, facts.Charge]]()
     with tempfile.TemporaryDirectory() as name:
         home = Path(name) / "run"
-        for _ in range(1 if trial.case.swept else int(rng.integers(1, MOST_KILLS + 1))):
-            fatal, after = _moment(rng, trial.whole)
-            outcome = _run(trial.case, home, fatal=fatal, after=after)
+        for _ in range(1 if case.swept else int(rng.integers(1, MOST_KILLS + 1))):
+            fatal, after = _moment(rng, expected)
+            outcome = _run(case, home, fatal=fatal, after=after)
             if outcome.code == 0:  # it had ended before its time came
                 break
             if outcome.code != -signal.SIGKILL:
-                return Result(trial.case.name, trial.number, tuple(kills), (f"killed, {outcome.told}",))
+                return kills, [f"killed, {outcome.told}"]
             kills.append(f"statement {fatal}" if fatal else f"{after:.2f} s")
-            before |= _committed(trial.case, home)
-        outcome = _run(trial.case, home)
+            before |= _committed(case, home)
+        outcome = _run(case, home)
         if outcome.code:
-            wrong = [f"does not go on, {outcome.told}"]
-        else:
-            found = facts.of(home, trial.case.party)
-            wrong = facts.differences(trial.whole.facts, found, exact=trial.case.exact)
-            if lost := before - _committed(trial.case, home):
-                wrong.append(f"{lost.total()} charges that were committed before a kill are lost")
-    return Result(trial.case.name, trial.number, tuple(kills), tuple(wrong))
+            return kills, [f"does not go on, {outcome.told}"]
+        wrong = facts.differences(expected.facts, facts.of(home, case.party), exact=case.exact)
+        if lost := before - _committed(case, home):
+            wrong.append(f"{lost.total()} charges that were committed before a kill are lost")
+    return kills, wrong
 
 
 def _moment(rng: np.random.Generator, of: Whole) -> tuple[int, float]:
@@ -138,13 +110,8 @@ def _committed(case: Case, home: Path) -> Counter[tuple[str, facts.Charge]]:
         shown = facts.ledger(own, case.party)
         if shown.code == 0:
             place = str(own.relative_to(home))
-            found |= Counter(
-                {
-                    (place, charge): count
-                    for charge, count in facts.charges(shown).items()
-                    if charge[-1] == "committed"
-                }
-            )
+            charges = facts.charges(shown).items()
+            found |= Counter({(place, one): n for one, n in charges if one[-1] == "committed"})
     return found
 
 
@@ -163,7 +130,7 @@ def _sweep(toml: Path, home: Path, fatal: int, after: float) -> Outcome:
     environment = {**os.environ, FATAL: str(fatal or "")}
     began = time.perf_counter()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        command = [sys.executable, "-m", "support.trials.victim", *words]
+        command = [sys.executable, "-m", "e2e.trials.victim", *words]
         with subprocess.Popen(
             command, env=environment, stdout=out, stderr=err, start_new_session=True
         ) as main:

@@ -15,13 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-
-from support.trials import facts
-from support.trials.cases import CASES
-from support.trials.victim import HUNG, TRACEBACK, Child, Outcome, call
+from e2e.trials import facts
+from e2e.trials.cases import CASES
+from e2e.trials.victim import HUNG, TRACEBACK, Child, Outcome, call, must
 
 Verdict = Literal["same", "refused", "traceback", "crash", "hung", "unexplained", "changed", "lower epsilon"]
 GOOD: tuple[Verdict, ...] = ("same", "refused")
@@ -45,26 +44,11 @@ class Base:
     after: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Flip:
-    base: Base
-    file: Path
-    bit: int
+def trials(count: int, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """So many flips, spread over the bases, and in each over its files, the small as often as the large.
 
-
-@dataclass(frozen=True)
-class Result:
-    """Where the bit was, the worst that a command did, and what it said then."""
-
-    base: str
-    file: str
-    bit: int
-    verdict: Verdict
-    told: str
-
-
-def flips(count: int, names: Sequence[str]) -> Iterator[Result]:
-    """So many flips, spread over the bases, and in each over its files, the small as often as the large."""
+    Each tells where the bit was, the worst that a command did, and what it said then.
+    """
     rng = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as root:
         bases = [
@@ -72,31 +56,26 @@ def flips(count: int, names: Sequence[str]) -> Iterator[Result]:
             for name in names
             for base in (_matching(Path(root)) if name == _MATCHING else _runs(name, Path(root)))
         ]
-        drawn = [_draw(rng, bases[number % len(bases)]) for number in range(count)]
-        yield from map(play, drawn)
+        for number in range(count):
+            yield _flip(rng, bases[number % len(bases)])
 
 
-def play(flip: Flip) -> Result:
-    """Flip the bit in a copy of the folder, and try every command on it."""
+def _flip(rng: np.random.Generator, base: Base) -> dict[str, Any]:
+    """Flip a bit in a copy of the folder, and try every command on it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "copy"
-        shutil.copytree(flip.base.folder, folder)
-        path = folder / flip.file
+        shutil.copytree(base.folder, folder)
+        files = [*folder.rglob("*.sqlite"), *folder.rglob("*.sqlite-wal")]
+        filled = sorted(path for path in files if path.stat().st_size)
+        path = filled[int(rng.integers(len(filled)))]
         content = bytearray(path.read_bytes())
-        content[flip.bit // 8] ^= 1 << flip.bit % 8
+        bit = int(rng.integers(8 * len(content)))
+        content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content)
-        found = _reveal(flip.base, folder) if flip.base.name == _MATCHING else _resume(flip.base, folder)
+        found = _reveal(base, folder) if base.name == _MATCHING else _resume(base, folder)
+        file = str(path.relative_to(folder))
     verdict, told = next((one for one in found if one[0] not in GOOD), found[0])
-    return Result(flip.base.name, str(flip.file), flip.bit, verdict, told)
-
-
-def _draw(rng: np.random.Generator, base: Base) -> Flip:
-    files = sorted(
-        path for path in base.folder.rglob("*.sqlite*") if path.suffix in (".sqlite", ".sqlite-wal")
-    )
-    filled = [path for path in files if path.stat().st_size]
-    path = filled[int(rng.integers(len(filled)))]
-    return Flip(base, path.relative_to(base.folder), int(rng.integers(8 * path.stat().st_size)))
+    return {"base": base.name, "file": file, "bit": bit, "verdict": verdict, "told": told}
 
 
 # Runs --------------------------------------------------------------------------------------------------
@@ -112,7 +91,7 @@ def _runs(name: str, root: Path) -> Iterator[Base]:
     shutil.copytree(left, ended)
     (home,) = facts.arms(ended)
     before = facts.spent(facts.ledger(home, CASES[name].party))
-    _must(call("run", ended / "study.toml", "--out", ended, "--trust-code", ended))
+    must(call("run", ended / "study.toml", "--out", ended, "--trust-code", ended))
     result = facts.of(ended, CASES[name].party)
     after = facts.spent(facts.ledger(home, CASES[name].party))
     yield from (Base(name, folder, result, "", before, after) for folder in (left, folded))
@@ -123,16 +102,11 @@ def _killed(name: str, home: Path) -> None:
     toml = home.with_suffix(".toml")
     toml.write_text(CASES[name].text)
     whole = call("run", toml, "--out", home.with_name(f"{name}-whole"))
-    _must(whole)
+    must(whole)
     Child("run", toml, "--out", home, fatal=3 * whole.statements // 4).wait()
     (arm,) = facts.arms(home)
     if not facts.charges(facts.ledger(arm, CASES[name].party)) or not (arm / "ledger.sqlite-wal").exists():
         raise RuntimeError(f"{home} was not killed in the middle.")
-
-
-def _must(outcome: Outcome) -> None:
-    if outcome.code:
-        raise RuntimeError(f"Without damage: {outcome.told}")
 
 
 def _resume(base: Base, folder: Path) -> list[tuple[Verdict, str]]:
@@ -157,8 +131,8 @@ def _matching(root: Path) -> Iterator[Base]:
     home = root / _MATCHING
     home.mkdir()
     keys, own = home / "K", home / "V"
-    _must(call("keygen", "--role", "key-holder", "--params", "strong", "--out", keys))
-    _must(call("keygen", "--role", "evaluator", "--out", own))
+    must(call("keygen", "--role", "key-holder", "--params", "strong", "--out", keys))
+    must(call("keygen", "--role", "evaluator", "--out", own))
     sealed = []
     for number, name in enumerate(("base", "first", "second")):
         path = home / f"{name}.json"
@@ -166,11 +140,11 @@ def _matching(root: Path) -> Iterator[Base]:
         if number:
             sealed.append(path.with_suffix(".enc"))
             public = ("--public", keys / "public.key", "--evaluator", own / "evaluator.pub")
-            _must(call("encrypt", *public, "--profile", path, "-o", sealed[-1]))
+            must(call("encrypt", *public, "--profile", path, "-o", sealed[-1]))
     words = ("--public", keys / "public.key", "--evaluator", own / "evaluator.key")
-    _must(call("match", *words, "--baseline", home / "base.json", *sealed, "-o", home / "scores.enc"))
+    must(call("match", *words, "--baseline", home / "base.json", *sealed, "-o", home / "scores.enc"))
     revealed = _revealed(home)
-    _must(revealed)
+    must(revealed)
     after = facts.spent(_shown(home))
     yield Base(_MATCHING, home, {}, revealed.out, after, after)
 

@@ -1,0 +1,140 @@
+"""Files of the repository that no program reads: each says what the code and the packages say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from securefl import __version__
+from securefl.commands.party import serve
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DIRECT = {re.split(r"[^\w.-]", line)[0] for line in PROJECT["dependencies"]}
+
+
+def read(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_the_citation_is_of_this_version() -> None:
+    said = read("CITATION.cff")
+    assert (said["cff-version"], said["version"], said["license"]) == (
+        "1.2.0",
+        __version__,
+        PROJECT["license"],
+    )
+    assert all(said[key] for key in ("message", "title", "authors"))
+
+
+def test_hosted_checks_run_the_same_script_on_each_python() -> None:
+    (job,) = read(".github/workflows/ci.yml")["jobs"].values()
+    supported = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert job["strategy"]["matrix"]["python"] == supported
+    assert [step["run"] for step in job["steps"] if "run" in step][-1] == ".ci/run"
+    # A tag of an action can be moved to other code; a commit cannot.
+    assert all(re.search(r"@[0-9a-f]{40}$", step["uses"]) for step in job["steps"] if "uses" in step)
+
+
+def test_hooks_and_templates_name_what_is_there() -> None:
+    (local,) = read(".pre-commit-config.yaml")["repos"]
+    check = re.search(r"^check: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    assert check
+    assert {hook["entry"].split("/")[-1].split()[0] for hook in local["hooks"]} <= {
+        *re.findall(r"\w+", check[1])
+    }
+    for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"):
+        form = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert {"name", "description", "body"} <= {*form}, path
+        assert all(field["attributes"]["label"] for field in form["body"]), path
+
+
+def test_security_tells_of_every_package_that_a_party_installs() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \|", text, re.M)
+    assert len(rows) == len({*rows})
+    assert {*rows} == DIRECT
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text):
+        assert (ROOT / link).exists(), link
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("extra", ["", "flower"])
+def test_what_a_party_installs_is_what_was_tested_each_file_by_its_hash(extra: str) -> None:
+    lock = DEPLOY / f"requirements{extra and '-'}{extra}.txt"
+    text = lock.read_text(encoding="utf-8")
+    entries = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.M)
+    assert len(entries) == len(re.findall(r"^\S", text, re.M)), "`make lock` writes it"
+    tested = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if "==" in line
+    )
+    tested = {plain(name): version for name, version in tested.items()}
+    assert {name: tested[plain(name)] for name, _, _ in entries} == {
+        name: version.removesuffix("+cpu") for name, version, _ in entries
+    }
+    more = {re.split(r"[^\w.-]", line)[0] for line in PROJECT["optional-dependencies"].get(extra, ())}
+    assert {plain(name) for name in DIRECT | more} <= {plain(name) for name, _, _ in entries}
+
+
+def unit(name: str) -> dict[str, list[str]]:
+    """The keys of a unit of systemd, each with its values."""
+    lines = (DEPLOY / f"securefl-{name}.service").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("=", 1) for line in lines if re.match(r"\w+=", line)]
+    return {key: [value for other, value in pairs if other == key] for key, _ in pairs}
+
+
+@pytest.mark.parametrize("name", ["party", "relay"])
+def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
+    if not (analyze := shutil.which("systemd-analyze")):
+        pytest.skip("no systemd-analyze")
+    text = (DEPLOY / f"securefl-{name}.service").read_text(encoding="utf-8")
+    own = tmp_path / f"securefl-{name}.service"
+    own.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", text), encoding="utf-8")
+    words = [analyze, "verify", "--man=no", "--recursive-errors=no", str(own)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_party_of_a_unit_starts_apart_from_its_relay_and_without_a_network(tmp_path: Path) -> None:
+    party, relay = unit("party"), unit("relay")
+    command = shlex.split(party["ExecStart"][0])
+    assert command[:3] == ["/opt/securefl/bin/securefl", "party", "serve"]
+    with serve.make_context("serve", [str(tmp_path), *command[4:]]) as context:
+        said = context.params
+    # A folder of the party that the unit keeps read-only would stop it.
+    assert party["ReadWritePaths"] == [command[3]]
+    assert [*said["allow"]] == relay["User"]
+    assert relay["User"] != party["User"]
+    assert relay["SupplementaryGroups"] == party["Group"]
+    assert (party["PrivateNetwork"], party["RestrictAddressFamilies"]) == (["yes"], ["AF_UNIX"])
+    # Behind private users the kernel would tell the party nobody's number.
+    assert not {"PrivateUsers", "DynamicUser"} & {*party, *relay}
+
+
+def test_the_image_is_pinned_and_runs_as_no_root() -> None:
+    lines = (DEPLOY / "Containerfile").read_text(encoding="utf-8").splitlines()
+    steps = "\n".join(line for line in lines if not line.startswith("#")).replace("\\\n", "")
+    words = [step.split(maxsplit=1) for step in steps.splitlines()]
+    said = {word: [rest for other, rest in words if other == word] for word, _ in words}
+    assert all(re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", image) for image in said["FROM"])
+    assert not {"ADD", "EXPOSE"} & {*said}, "nothing is fetched without a hash, and no port is opened"
+    installs = [one for run in said["RUN"] for one in run.split("&&") if "pip install" in one]
+    assert all("--require-hashes" in one or "--no-index" in one for one in installs)
+    assert [int(part) > 0 for part in said["USER"][-1].split(":")] == [True, True]
+    assert words.index(["USER", said["USER"][-1]]) > max(words.index(["RUN", run]) for run in said["RUN"])
+    (lock,) = (rest for rest in said["ARG"] if rest.startswith("LOCK="))
+    assert (DEPLOY / lock.removeprefix("LOCK=")).is_file()
