@@ -103,7 +103,7 @@ def made(clients: int, share: float, kind: str) -> tuple[Study, Arm, world.World
     small = world.build(study, 0)
     x, y = small.records[0]
     problem = replace(small.problem, clients=clients, records=2 * clients)
-    devices = PRESETS[study.cost.preset].law.draw(clients, np.random.default_rng(0))
+    devices = PRESETS[study.cost.preset].draw(clients, np.random.default_rng(0))
     here = replace(
         small,
         problem=problem,

@@ -12,8 +12,7 @@ import tomli_w
 from securefl.core.errors import ConfigError
 from securefl.storage.own_code import CALLER, Namer
 from securefl.storage.processes import MOST_WORKERS
-from securefl.study.config import Brought, Study, namer_of, parse, read
-from securefl.study.config import home_of as noted_home
+from securefl.study.config import Brought, Study, origin_of, parse, read
 from securefl.study.packaged import text_of
 from securefl.sweep.cells import has_sweep
 
@@ -85,7 +84,7 @@ def home_of(
         named = isinstance(study, str) and not _is_text(study)
         return None if named or brought.data is not None else Path.cwd(), CALLER
     file, trusted = Path(str(study)), paths(trust_code)
-    return noted_home(file, trusted), namer_of(file, trusted)
+    return origin_of(file, trusted)
 
 
 def text_from(study: Mapping[str, Any] | Path | str) -> str:

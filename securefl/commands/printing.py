@@ -17,7 +17,7 @@ import click
 
 from securefl.core.text_safety import escaped
 from securefl.report import terminal
-from securefl.report.terminal import filled, wrapped, wrapped_line
+from securefl.report.terminal import filled, wrapped
 
 SENTENCE = 120
 """The longest help sentence that a list of commands shows whole."""
@@ -95,7 +95,7 @@ class Help(click.HelpFormatter):
             # click's mark of lines that are not to be joined
             first, *lines = block.lstrip().split("\n")
             if first.strip() == "\b":
-                blocks.append("\n".join(wrapped_line(f"{indent}{line}", self.width, 4) for line in lines))
+                blocks.append(wrapped("\n".join(f"{indent}{line}" for line in lines), self.width, 4))
             else:
                 blocks.append(
                     filled(" ".join(line.strip() for line in block.split("\n")), self.width, indent, indent)

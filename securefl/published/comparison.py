@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 from math import nan
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from securefl.accounting.figures import plain
 from securefl.core.errors import ConfigError
-from securefl.published.table import Figure, Measure, Part, Row, Table, differences, tasks
+from securefl.published.table import Figure, Measure, Table, differences, tasks
 from securefl.report import terminal
 from securefl.report.plots import evaluated
 from securefl.report.significance import LEVEL, adjusted, listed, rank_biserial, student
@@ -139,10 +139,11 @@ def values(table: Table, metrics: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         Nothing.
     """
     found = []
-    for part, measure, row in _cells(table):
-        runs = by_seed(measure, metrics[part.name], row.arm, part.study.study.target)
-        here = {"part": part.name, "system": row.label, "measure": measure.value, "seed": runs.index}
-        found.append(runs.assign(**here)[[*here, "value", "reached"]])
+    for part, measure in product(table.parts, table.measures):
+        for row in part.rows:
+            runs = by_seed(measure, metrics[part.name], row.arm, part.study.study.target)
+            here = {"part": part.name, "system": row.label, "measure": measure.value, "seed": runs.index}
+            found.append(runs.assign(**here)[[*here, "value", "reached"]])
     return pd.concat(found, ignore_index=True)
 
 
@@ -162,12 +163,6 @@ def traces(table: Table, metrics: Mapping[str, pd.DataFrame], points: int = 40) 
             kept.insert(0, "part", part.name)
             found.append(kept)
     return pd.concat(found, ignore_index=True)
-
-
-def _cells(table: Table) -> Iterator[tuple[Part, Measure, Row]]:
-    for part, measure in product(table.parts, table.measures):
-        for row in part.rows:
-            yield part, measure, row
 
 
 def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:

@@ -14,6 +14,8 @@ from securefl.core.errors import DataError
 from securefl.report.pages import number_text
 from securefl.report.style import (
     GRID,
+    OTHER_QUALITY,
+    QUALITY_COLOURS,
     arms_of,
     blank,
     checked,
@@ -23,7 +25,6 @@ from securefl.report.style import (
     panel_title,
     plain_logarithmic,
     qualities_of,
-    quality_colours,
     whole_numbers,
 )
 
@@ -45,19 +46,17 @@ def participation(participation: pd.DataFrame) -> Figure:
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(participation, ("arm", "client", "quality", "answered"))
-    arms, qualities = arms_of(data), qualities_of(data)
-    colours = quality_colours(qualities)
-    figure = blank(height=0.9 + (0.5 + 0.4 * len(qualities)) * len(arms))
-    panels = figure.subplots(len(arms), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, arm in zip(panels, arms, strict=True):
+    qualities = qualities_of(data)
+    figure, panels = _panels(data, 0.9, 0.5 + 0.4 * len(qualities), share=0.6, sharex=True)
+    for axes, own in panels:
         light_frame(axes)
-        panel_title(axes, arm, share=0.6)
-        own, names = data[data["arm"] == arm], []
+        names = []
         for row, quality in enumerate(qualities):
             counts = own.loc[own["quality"] == quality, "answered"].to_numpy(dtype=float)
             # Clients with as many rounds lie beside each other, in their order.
             place = row + 0.28 * np.sin(2.4 * np.arange(len(counts)))
-            ink: dict[str, Any] = {"color": colours[quality], "alpha": 0.6, "label": quality}
+            ink: dict[str, Any] = {"alpha": 0.6, "label": quality}
+            ink["color"] = QUALITY_COLOURS.get(quality, OTHER_QUALITY)
             axes.plot(counts, place, "o", markersize=4, markeredgewidth=0, **ink)
             mean = counts.mean() if len(counts) else np.nan
             axes.vlines([mean][: len(counts)], row - 0.4, row + 0.4, color=_INK, linewidth=1.6)
@@ -66,12 +65,28 @@ def participation(participation: pd.DataFrame) -> Figure:
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(qualities) - 0.5, -0.5)
     # A panel of few rows has no room for a title of several lines.
-    more = sum(axes.get_title(loc="left").count("\n") for axes in panels)
+    more = sum(axes.get_title(loc="left").count("\n") for axes in figure.axes)
     figure.set_figheight(figure.get_figheight() + 0.18 * more)
-    panels[-1].set_xlabel("rounds taken part; line: mean")
-    panels[-1].set_xlim(-0.5, 1.05 * max(1.0, float(data["answered"].max())))
-    whole_numbers(panels[-1].xaxis)
+    axes.set_xlabel("rounds taken part; line: mean")
+    axes.set_xlim(-0.5, 1.05 * max(1.0, float(data["answered"].max())))
+    whole_numbers(axes.xaxis)
     return figure
+
+
+def _panels(
+    data: pd.DataFrame, height: float, each: float, *, share: float = 1.0, sharex: bool = False
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """A figure with a panel for each arm, titled by its name, beside the arm's rows.
+
+    height, each: of the figure without panels and of a panel, in inches. share: as for `panel_title`.
+    """
+    arms = arms_of(data)
+    figure = blank(height=height + each * len(arms))
+    found = []
+    for axes, arm in zip(figure.subplots(len(arms), 1, sharex=sharex, squeeze=False).flat, arms, strict=True):
+        panel_title(axes, arm, share=share)
+        found.append((axes, data[data["arm"] == arm]))
+    return figure, found
 
 
 def divergence(scores: pd.DataFrame) -> Figure:
@@ -93,16 +108,13 @@ def divergence(scores: pd.DataFrame) -> Figure:
     # The outermost percent would otherwise use up the colours.
     low, high = np.quantile(positive, [0.01, 0.99])
     norm = LogNorm(vmin=low, vmax=max(high, low * 1.01))
-    arms, qualities = arms_of(data), qualities_of(data)
-    figure = blank(height=0.8 + 3.6 * len(arms))
-    panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
-    for axes, arm in zip(panels, arms, strict=True):
-        own = data[data["arm"] == arm]
+    qualities = qualities_of(data)
+    figure, panels = _panels(data, 0.8, 3.6, share=0.6)
+    for axes, own in panels:
         mesh = _divergence_panel(axes, own, qualities, norm, int(data["round"].max()))
-        panel_title(axes, arm, share=0.6)
-    panels[-1].set_xlabel("round")
-    whole_numbers(panels[-1].xaxis)
-    bar = figure.colorbar(mesh, ax=list(panels), extend="both", pad=0.02, aspect=25 * len(arms))
+    axes.set_xlabel("round")
+    whole_numbers(axes.xaxis)
+    bar = figure.colorbar(mesh, ax=figure.axes, extend="both", pad=0.02, aspect=25 * len(panels))
     bar.set_label("divergence from the baseline (log scale)")
     plain_logarithmic(bar.ax.yaxis)
     return figure
@@ -144,16 +156,15 @@ def embedding(places: pd.DataFrame) -> Figure:
     Raises DataError for missing columns or an empty frame.
     """
     data = checked(places, ("arm", "client", "label", "first", "second"))
-    arms, labels = arms_of(data), sorted(data["label"].astype(str).unique(), key=lambda one: (len(one), one))
-    figure = blank(height=0.5 + 3.8 * len(arms))
-    panels = figure.subplots(len(arms), 1, squeeze=False)[:, 0]
-    for axes, arm in zip(panels, arms, strict=True):
+    labels = sorted(data["label"].astype(str).unique(), key=lambda one: (len(one), one))
+    figure, panels = _panels(data, 0.5, 3.8)
+    for axes, own in panels:
         light_frame(axes)
         for number, label in enumerate(labels):
-            own = data[(data["arm"] == arm) & (data["label"].astype(str) == label)]
+            alike = own[own["label"].astype(str) == label]
             axes.scatter(
-                own["first"],
-                own["second"],
+                alike["first"],
+                alike["second"],
                 s=34,
                 color=look(number).colour,
                 marker=look(number).marker,
@@ -161,7 +172,6 @@ def embedding(places: pd.DataFrame) -> Figure:
                 linewidths=0,
                 label=f"mostly label {label}" if label else "clients",
             )
-        panel_title(axes, arm)
         far = 1.05 * max(data[["first", "second"]].abs().max().max(), 1e-9)
         ends = (-far, far)
         axes.set(xlabel="first direction", ylabel="second direction", xlim=ends, ylim=ends)

@@ -19,7 +19,6 @@ from markupsafe import Markup
 from securefl.accounting.figures import in_words
 from securefl.core.errors import ConfigError
 from securefl.report.inline import inline_svg
-from securefl.report.style import swatch
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -102,7 +101,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number_text, "epsilon": in_words, "swatch": swatch}
+    made.filters |= {"number": number_text, "epsilon": in_words}
     made.tests["known"] = math.isfinite
     made.globals["policy"] = POLICY
     return made

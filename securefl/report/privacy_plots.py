@@ -85,17 +85,15 @@ def epsilon(
     return figure
 
 
-def curves(of: Mapping[str, Curve], *, looks: Mapping[str, Look] | None = None) -> Figure:
+def curves(of: Mapping[str, Curve]) -> Figure:
     """Privacy curves: delta at each epsilon, and below it the least misses at each rate of false alarms.
 
     Args:
         of: the curves by their name in the legend.
-        looks: by name.
 
     Raises nothing.
     """
-    looks = looks or style.looks(of)
-    figure = blank(height=6.4)
+    looks, figure = style.looks(of), blank(height=6.4)
     left, right = figure.subplots(2, 1)
     tops = (own.epsilon(_LEAST_DELTA) for own in of.values())
     epsilons = np.linspace(0, max((top for top in tops if np.isfinite(top)), default=0.0) or 1.0, 200)

@@ -88,7 +88,9 @@ def rows(summary: Sequence[ArmSummary], others: Sequence[tuple[str, float]] = ()
             "arm": arm.name,
             "accuracy": with_interval(arm.by_seed),
             **({} if arm.target is None else {f"rounds to {arm.target:g}": _rounds(arm)}),
-            "MB": _megabytes(arm.megabytes_up + arm.megabytes_down),
+            "MB": number_text(sent)
+            if (sent := arm.megabytes_up + arm.megabytes_down) >= 100
+            else f"{sent:.3g}",
             **{f"ε {party}": in_words(arm.epsilon[party]).partition(" (")[0] for party in parties},
         }
         for arm in summary
@@ -102,10 +104,6 @@ def _rounds(arm: ArmSummary) -> str:
     if math.isnan(arm.best_accuracy):
         return "–"
     return "never" if arm.rounds_to_target is None else str(arm.rounds_to_target)
-
-
-def _megabytes(sent: float) -> str:
-    return number_text(sent) if sent >= 100 else f"{sent:.3g}"
 
 
 def _share(accuracy: float) -> str:

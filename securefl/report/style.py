@@ -3,8 +3,7 @@
 The colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart. Each kind of data
 quality has one colour. Each series (an arm, or a line of a sweep) has a name, a colour and a mark, in the
 order in which pages list the series. Pass the same `looks` to every figure of a page, so that a series
-looks the same in all of them. Pages with a legend of their own draw its key with `swatch`. All pages and
-pictures take colours from here alone.
+looks the same in all of them. All pages and pictures take colours from here alone.
 
 The modules of this folder import matplotlib, jinja2 and pandas where they draw and write, so that a
 command that draws nothing does not wait for them.
@@ -18,12 +17,10 @@ from colorsys import hsv_to_rgb
 from contextlib import chdir, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from markupsafe import Markup
 
 from securefl.core.errors import DataError
 from securefl.core.lazy import loading
@@ -44,7 +41,7 @@ QUALITY_COLOURS: Mapping[str, str] = {
     "blurred": "#56B4E9",
     "pixel": "#CC79A7",
 }
-_OTHER_QUALITY = "#777777"
+OTHER_QUALITY = "#777777"
 GRID = "#E3E3E3"
 PAGE_INKS: Final[Mapping[str, str]] = {
     "#000000": "currentColor",
@@ -89,29 +86,6 @@ class Look:
 def look(number: int) -> Look:
     """The look of the series with this number, counted from 0. Numbers below 2,000 have different looks."""
     return Look(_colour(number), MARKERS[number % len(MARKERS)])
-
-
-def swatch(worn: Look) -> Markup:
-    """A line with a series' mark, as SVG for a page's legend beside its figures."""
-    dashes = f' stroke-dasharray="{" ".join(f"{1.5 * part:g}" for part in worn.dash)}"' if worn.dash else ""
-    return Markup(  # safe: it has numbers and constants alone
-        f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path d="M0 6h36" stroke="{worn.colour}" '
-        f'stroke-width="2"{dashes}/><path d="{_shape(worn.marker)}" '
-        f'style="fill:{"var(--paper, #ffffff)" if worn.hollow else worn.colour}" '
-        f'stroke="{worn.colour}"/></svg>'
-    )
-
-
-@cache
-def _shape(marker: str) -> str:
-    """The outline of a matplotlib mark around (18, 6), 9 units wide, as an SVG path."""
-    with no_settings_of_the_folder():
-        from matplotlib.markers import MarkerStyle
-
-    style = MarkerStyle(marker)
-    outline = np.asarray(style.get_path().transformed(style.get_transform()).to_polygons()[0])
-    points = [f"{x:.2f} {y:.2f}" for x, y in outline * [9, -9] + [18, 6]]
-    return f"M{'L'.join(points)}z"
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -359,7 +333,3 @@ def qualities_of(data: pd.DataFrame) -> list[str]:
     known = [name for name in QUALITY_COLOURS if name in found]
     # Sorted, because the order of a set of strings differs between processes.
     return known + sorted(found - set(known))
-
-
-def quality_colours(qualities: Iterable[str]) -> dict[str, str]:
-    return {name: QUALITY_COLOURS.get(name, _OTHER_QUALITY) for name in qualities}

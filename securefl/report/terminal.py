@@ -46,31 +46,16 @@ def columns_of(stream: IO[Any]) -> int | None:
         return shutil.get_terminal_size().columns
 
 
-def wrapped(text: str, width: int | None) -> str:
+def wrapped(text: str, width: int | None, hang: int = 0) -> str:
     """The text with each longer line wrapped between words, under its own indent.
 
-    A word that is longer than the line, such as a path, stays whole.
+    A word that is longer than the line, such as a path, stays whole. hang: further spaces before all lines of
+    one but the first.
     """
     if width is None:
         return text
-    return "\n".join(wrapped_line(line, width) for line in text.split("\n"))
-
-
-def wrapped_line(line: str, width: int, hang: int = 0) -> str:
-    """The line, wrapped. hang: further spaces before all lines but the first."""
-    if len(line) <= width:
-        return line
-    under = line[: len(line) - len(line.lstrip())]
-    return "\n".join(
-        textwrap.wrap(
-            line.strip(),
-            width,
-            initial_indent=under,
-            subsequent_indent=under + " " * hang,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+    lines = ((line.lstrip(), line[: len(line) - len(line.lstrip())]) for line in text.split("\n"))
+    return "\n".join(filled(line, width, under, under + " " * hang) for line, under in lines)
 
 
 def say(console: Console, line: object) -> None:

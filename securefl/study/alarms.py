@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import isfinite, isnan, nan
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ class Alarm:
     learnt: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
+class _Found(NamedTuple):
     """One warning about one arm under one seed. kind: warnings of one kind are merged over seeds."""
 
     kind: str
@@ -95,29 +94,23 @@ def _more(others: int, seeds: int) -> str:
 
 
 def _of(run: ArmRun) -> Iterator[_Found]:
-    found = [
-        own for own in (_silence(run.records), _divergence(run), _clients(run.records)) if own is not None
-    ]
+    found = [*_silence(run.records), *_divergence(run), *_clients(run.records)]
     yield from found
-    # Without test records no accuracy is known, and an exit code must not reveal that there are none.
-    if (
-        all(own.learnt for own in found)
-        and not isnan(floor(run))
-        and (constant := _no_better(run)) is not None
-    ):
-        yield constant
+    if all(own.learnt for own in found):
+        yield from _no_better(run)
 
 
-def _silence(records: Records) -> _Found | None:
-    """The warning about rounds in which clients were asked and no contribution arrived; None without one."""
+def _silence(records: Records) -> Iterator[_Found]:
+    """The warning about rounds in which clients were asked and no contribution arrived."""
     asked = [record for record in records if record["asked"]]
     silent = [record["round"] for record in asked if not record["answered"]]
     why = _most_frequent([record for record in asked if not record["answered"]])
     if not any(record["answered"] for record in records):
         words = f"nobody answered in any of {counted(len(records), 'round')}: the model is as it began.{why}"
-        return _Found(kind="nobody", words=words, learnt=False)
+        yield _Found("nobody", words, learnt=False)
+        return
     if not silent:
-        return None
+        return
     trailing = len(list(takewhile(lambda record: not record["answered"], reversed(asked))))
     # An arm that stopped in its first half is no run of the study as configured; a later stop is a poor end.
     if 2 * trailing >= len(asked):
@@ -125,13 +118,15 @@ def _silence(records: Records) -> _Found | None:
             f"nobody answered from round {asked[-trailing]['round']} on to the last, round "
             f"{asked[-1]['round']}: the model has not changed since.{why}"
         )
-        return _Found(kind="stopped", words=words, learnt=False)
-    words = f"nobody answered in {len(silent)} of {counted(len(asked), 'round')} ({_listed(silent)}).{why}"
-    return _Found(kind="silent", words=words, learnt=True)
+        yield _Found("stopped", words, learnt=False)
+    else:
+        rounds = counted(len(asked), "round")
+        words = f"nobody answered in {len(silent)} of {rounds} ({_listed(silent)}).{why}"
+        yield _Found("silent", words, learnt=True)
 
 
-def _clients(records: Records) -> _Found | None:
-    """The warning that names the clients that never answered, or that diverged; None without any."""
+def _clients(records: Records) -> Iterator[_Found]:
+    """The warning that names the clients that never answered, or that diverged."""
     selected = Counter(client_name(k) for record in records for k in {*record["selected"]})
     answered = Counter(client_name(k) for record in records for k in record["answered"])
     why = [
@@ -154,40 +149,42 @@ def _clients(records: Records) -> _Found | None:
         if diverged[who] or (not answered[who] and times >= min(2, len(records)))
     }
     if not lost or not answered:
-        return None
+        return
     named = [f"{who} in {count} of {counted(selected[who], 'round')}" for who, count in lost.items()]
     words = (
         f"{len(lost)} of {counted(len(selected), 'client')} diverged or never answered: "
         f"{', '.join(named[:5])}{', ...' if len(named) > 5 else ''}."
         f"{_most_often(reason for who, reason in why if who in lost)}"
     )
-    return _Found(kind="clients", words=words, learnt=True)
+    yield _Found("clients", words, learnt=True)
 
 
-def _divergence(run: ArmRun) -> _Found | None:
+def _divergence(run: ArmRun) -> Iterator[_Found]:
     tested = [record for record in run.records if record["accuracy"] is not None]
     bad = [record for record in tested if not _finite(record)]
     if not bad or isnan(floor(run)):
-        return None
+        return
     where = f"{len(bad)} of {len(tested)} tested rounds ({_listed([record['round'] for record in bad])})"
     if _finite(tested[-1]) or tested[-1]["accuracy"] > floor(run):
         words = f"accuracy or loss is no finite number in {where}: the model diverged there."
-        return _Found(kind="nan", words=words, learnt=True)
-    words = f"the model diverged: accuracy or loss is no finite number in {where}, the last among them."
-    return _Found(kind="diverged", words=words, learnt=False)
+        yield _Found("nan", words, learnt=True)
+    else:
+        words = f"the model diverged: accuracy or loss is no finite number in {where}, the last among them."
+        yield _Found("diverged", words, learnt=False)
 
 
-def _no_better(run: ArmRun) -> _Found | None:
+def _no_better(run: ArmRun) -> Iterator[_Found]:
     final = next((r["accuracy"] for r in reversed(run.records) if r["accuracy"] is not None), None)
-    if final is None or (constant := floor(run)) < final:
-        return None
+    # Without test records no accuracy is known (nan), and an exit code must not reveal that there are none.
+    if final is None or not (constant := floor(run)) >= final:
+        return
     one = MEASURES[run.world.problem.kind].constant
     who = " to each client's test records" if run.personal else ""
     words = (
         f"accuracy {final:.3f} at the end is no better than the {constant:.3f} of one constant answer{who}, "
         f"{one}: nothing was learnt of the inputs, or noise outweighs it."
     )
-    return _Found(kind="constant", words=words, learnt=True)
+    yield _Found("constant", words, learnt=True)
 
 
 def floor(run: ArmRun) -> float:

@@ -97,20 +97,19 @@ class OneProcess:
     def engine(self, arm_context: ArmContext) -> Engine:
         keep_freed_memory()
         study, world = arm_context.study, arm_context.world
-        contributions = with_lies(
-            arm_context.algorithm.contributions, world.quality, study.corruption.scale_factor
-        )
+        honest = arm_context.algorithm.contributions
+        contributions = with_lies(honest, world.quality, study.corruption.scale_factor)
         return simulated(
             arm_context.plan,
             contributions,
             arm_context.ledger,
-            arm_context.world.records,
-            rng=partial(client_stream, arm_context.world.seed),
-            held=arm_context.world.held,
+            world.records,
+            rng=partial(client_stream, world.seed),
+            held=world.held,
             scores=arm_context.scores,
             kept=arm_context.kept,
             proven_cheaters=arm_context.proven_cheaters,
             retries_left=arm_context.retries_left,
             journal=arm_context.journal,
-            trainer=arm_context.study.runtime.trainer(arm_context.algorithm.contributions),
+            trainer=study.runtime.trainer(honest),
         )

@@ -8,8 +8,9 @@ import sqlite3
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from securefl.accounting.composition import falls_short
 from securefl.accounting.ledger import Head, Ledger
@@ -35,6 +36,9 @@ from securefl.storage.database import (
 )
 from securefl.storage.journal import Journal
 from securefl.storage.read_only import read
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 KIND = Kind(
     name="checkpoint",
@@ -224,54 +228,78 @@ Figures = Mapping[str, tuple[tuple[int, ...], tuple[float, ...]]]
 
 
 @dataclass(frozen=True)
-class ResumePoint:
-    """The part of a round's record that a resumed run needs.
+class _Head:
+    count: int
+    head: str
 
-    proven_cheaters, retired, figures: those that are new in this round.
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """The part of a round's record that a resumed run needs, and the tables at its end.
+
+    proven_cheaters, retired, figures: those that are new in this round. Models that were not tested in the
+    round have neither accuracy nor loss.
     """
 
-    number: int
-    head: Head
+    round: int
+    ledger: _Head
     epsilon: Mapping[str, float]
-    proven_cheaters: frozenset[int]
-    retired: frozenset[int]
+    proven_cheaters: tuple[int, ...]
+    retired: tuple[int, ...]
+    selected: tuple[int, ...]
+    answered: tuple[int, ...]
     retries_left: int
     charged: tuple[CountedQuery, ...]
     figures: Figures
     ended: bool
+    seen: Mapping[str, Any]
+    accuracy: float | None
+    loss: float | None
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+    watt_hours: float
+    wall_seconds: float
+    rejected_from: Mapping[str, str]
+    abstained: Mapping[str, str]
+    reasons: Mapping[str, str]
+    without_records: Mapping[str, str]
+
+    @property
+    def head(self) -> Head:
+        """The head of the ledger's chain when the round ended."""
+        return Head(self.ledger.count, bytes.fromhex(self.ledger.head))
+
+
+@cache
+def _adapter() -> TypeAdapter[ResumePoint]:
+    from pydantic import TypeAdapter  # late: a command that runs nothing does not wait for it
+
+    return TypeAdapter(ResumePoint)
 
 
 def resume_point(record: Mapping[str, Any], clients: int) -> ResumePoint:
     """Read a round's record. An invalid record raises an error of any type."""
-    named = {n: tuple(map(int, record[n])) for n in ("proven_cheaters", "retired", "selected", "answered")}
-    figures = {str(n): (tuple(map(int, k)), tuple(map(float, v))) for n, (k, v) in record["figures"].items()}
-    if any(len(k) != len(values) for k, values in figures.values()):
+    found = _adapter().validate_python(record)
+    figures = found.figures.values()
+    if any(len(k) != len(values) for k, values in figures):
         raise ValueError("a record has figures without clients")
-    for own in (*named.values(), *(k for k, _ in figures.values())):
+    for own in (
+        found.proven_cheaters,
+        found.retired,
+        found.selected,
+        found.answered,
+        *(k for k, _ in figures),
+    ):
         if own and not 0 <= min(own) <= max(own) < clients:
             raise ValueError("a record names clients that do not exist")
-    if set(record["epsilon"]) != set(PARTIES):
+    if {*found.epsilon} != {*PARTIES}:
         raise ValueError("a record names parties that do not exist")
-    # Converted for the check alone: the tables at the end need these, and must not fail then.
-    for name in ("bytes_up", "bytes_down", "seconds", "watt_hours", "wall_seconds"):
-        float(record[name])
-    for name in ("rejected_from", "abstained", "reasons", "without_records"):
-        if not all(isinstance(why, str) for why in record[name].values()):
-            raise ValueError("a record has a reason that is no text")
-    Seen.of(record["seen"])
-    if (record["accuracy"], record["loss"]) != (None, None):  # both are None if models were not tested
-        float(record["accuracy"]), float(record["loss"])
-    return ResumePoint(
-        number=int(record["round"]),
-        head=Head(int(record["ledger"]["count"]), bytes.fromhex(record["ledger"]["head"])),
-        epsilon={party: float(spent) for party, spent in record["epsilon"].items()},
-        proven_cheaters=frozenset(named["proven_cheaters"]),
-        retired=frozenset(named["retired"]),
-        retries_left=int(record["retries_left"]),
-        charged=tuple((str(n), bool(i), tuple(map(int, own))) for n, i, own in record["charged"]),
-        figures=figures,
-        ended=bool(record["ended"]),
-    )
+    if (found.accuracy is None) != (found.loss is None):  # both are None if models were not tested
+        raise ValueError("a record has an accuracy without a loss, or the reverse")
+    Seen.of(found.seen)
+    assert found.head
+    return found
 
 
 def require_all(ledger: Ledger, stands: ResumePoint) -> None:
@@ -282,7 +310,7 @@ def require_all(ledger: Ledger, stands: ResumePoint) -> None:
         found = ledger.worst(party)
         if falls_short(found, spent):
             raise DataError(
-                f"The ledger has epsilon {found:.4g} against the {party}, and round {stands.number} ended "
+                f"The ledger has epsilon {found:.4g} against the {party}, and round {stands.round} ended "
                 f"with {spent:.4g}: releases are missing. Restore the run folder from one backup, or begin a "
                 "new run in another folder."
             )

@@ -23,7 +23,6 @@ from securefl.report import plots
 from securefl.report.pages import APART, Picture, environment, number_text
 from securefl.report.run_page import TESTED
 from securefl.report.significance import LEVEL, adjusted, with_interval
-from securefl.report.style import looks
 from securefl.storage.texts import show
 from securefl.study.finished import EPSILONS, Finished, finished_run
 from securefl.study.publication import PERSONAL
@@ -197,8 +196,8 @@ def _gap(own: pd.Series[Any]) -> str:
 
 def page(found: Comparison, reproduce: str) -> str:
     """The HTML page. reproduce: the command that makes it again."""
-    worn, measure = looks(found.series.index), found.runs[0].measure
-    axis: dict[str, Any] = {"looks": worn, "label": measure.axis, "least": measure.least}
+    measure = found.runs[0].measure
+    axis: dict[str, Any] = {"label": measure.axis, "least": measure.least}
     picture = Picture(
         name="accuracy",
         title="Accuracy after each round",
@@ -208,7 +207,7 @@ def page(found: Comparison, reproduce: str) -> str:
         draw=lambda: plots.accuracy(found.metrics, **axis),
     )
     (head, *rows), differing = tables(found)
-    shown = {"head": head, "rows": rows, "differing": differing, "looks": worn, "measure": measure.words}
+    shown = {"head": head, "rows": rows, "differing": differing, "measure": measure.words}
     words = {"reproduce": reproduce, "apart": APART, "tested": TESTED}
     return (
         environment().get_template("compare.html.j2").render(found=found, picture=picture, **shown, **words)

@@ -186,18 +186,13 @@ def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
         )
         if not within(first, plan.delta, plan.budget):
             cost = compose(first, plan.delta)
+            trains = any(spec.training is not None for spec in sent)
+            where = "[dpsgd], in place of `noise_multiplier`" if trains else "[privacy]"
             raise ConfigError(
                 f"Expected round 1 to cost a client at most the budget {plan.budget:g} against the "
                 f"{party}, got epsilon {above(cost, plan.budget)}. Write `epsilon = {plan.budget:g}` in "
-                f"{_where_noise_is(sent)}: the noise of all rounds follows from it."
+                f"{where}: the noise of all rounds follows from it."
             )
-
-
-def _where_noise_is(sent: Sequence[ValueSpec]) -> str:
-    """The section whose epsilon decides the noise."""
-    if all(spec.training is None for spec in sent):
-        return "[privacy]"
-    return "[dpsgd], in place of `noise_multiplier`"
 
 
 def _check_device(plan: Plan, sent: Sequence[ValueSpec], hardware: Hardware) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, isnan
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 from torch import nn
 
@@ -316,20 +316,11 @@ class Study:
 
 
 _SECTIONS: Mapping[str, type[Any]] = {
-    "study": StudySection,
-    "data": DataSection,
-    "model": ModelConfig,
-    "local": LocalTraining,
-    "privacy": PrivacySection,
-    "corruption": Corruption,
-    "network": Faults,
-    "cost": CostSection,
-    "dpsgd": DPSGDSection,
-    "runtime": RuntimeSection,
-    "measures": MeasuresSection,
-    "loss": LossSection,
+    name: next(iter(get_args(hint)), hint)
+    for name, hint in get_type_hints(Study).items()
+    if name not in ("arms", "text", "file", "home", "brought", "namer")
 }
-_OPTIONAL = ("corruption", "network", "cost", "dpsgd", "runtime", "measures", "loss")
+_NEEDED: Final = ("study", "data", "model", "local", "privacy", "arm")
 _HOMES: Final = {
     "protocol": "[[arm]]",
     "fraction": "[[arm]]",
@@ -355,8 +346,8 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> Study:
         return of_folder(path, trusted)
     text = read_text(path)
     try:
-        home = home_of(path, trusted)
-        return replace(parse(text, home=home, namer=namer_of(path, trusted)), file=str(path))
+        home, namer = origin_of(path, trusted)
+        return replace(parse(text, home=home, namer=namer), file=str(path))
     except ConfigError as error:
         raise beneath(f"{path}: ", error) from None
 
@@ -366,7 +357,7 @@ def of_folder(path: Path, trusted: Sequence[Path] = (), brought: Brought | None 
 
     trusted: the paths of --trust-code. brought: a caller's objects from Python (see `Study`).
     """
-    text, home, namer = read_text(path), home_of(path, trusted), namer_of(path, trusted)
+    text, (home, namer) = read_text(path), origin_of(path, trusted)
     with kept(path):
         return replace(parse(text, home=home, brought=brought, namer=namer), file=str(path))
 
@@ -400,10 +391,8 @@ def parse(
                 raise ConfigError(f"Unknown section [{name}]{more}; known are {', '.join(known)}.")
     # A section is not missing if a hint at a misspelt one names it.
     hints = " ".join(mistakes.said)
-    needed = [name for name in (*_SECTIONS, "arm") if name not in table and name not in _OPTIONAL]
-    if missing := [
-        "[[arm]]" if name == "arm" else f"[{name}]" for name in needed if f"mean `{name}`?" not in hints
-    ]:
+    needed = [name for name in _NEEDED if name not in table and f"mean `{name}`?" not in hints]
+    if missing := ["[[arm]]" if name == "arm" else f"[{name}]" for name in needed]:
         mistakes.said.append(
             f"Missing section {', '.join(missing)}. Add it; `securefl studies demo` prints a study with "
             "every needed one."
@@ -505,32 +494,25 @@ def _arm(table: Any, local: Any, where: str, *read_with: Any) -> Arm:
     return Arm(**found)
 
 
-def home_of(file: Path, trusted: Sequence[Path] = ()) -> Path:
-    """The folder of the relative paths and own modules of the study or sweep in this file.
+def origin_of(file: Path, trusted: Sequence[Path] = ()) -> tuple[Path, Namer]:
+    """The folder of a study's or sweep's relative paths and own modules, by its file, and who names its code.
 
-    It is the file's own folder. A run folder keeps a copy of the file, and a note of the original folder.
+    It is the file's own folder. A run folder keeps a copy of the file, and a note of the original folder. The
+    file names the code, and so does the note.
     Raises ConfigError for a note that this program did not write in this folder, for its owner alone, unless
     it is in one of the `trusted` paths.
     """
     noted = file.parent / HOME
     if not os.path.lexists(noted):
-        return file.parent
-    owned.allowed(_planted(noted), noted, trusted, what=f"the folder that {HOME} names")
+        return file.parent, Namer(files=(file,), trusted=tuple(trusted))
+    why = _planted(noted)
+    owned.allowed(why, noted, trusted, what=f"the folder that {HOME} names")
     home = Path(read_text(noted).partition("\n")[0])
     if not home.is_absolute():
         raise ConfigError(
             f"{noted}: expected an absolute path, that of the study's own folder, got {str(home)!r}."
         )
-    return home
-
-
-def namer_of(file: Path, trusted: Sequence[Path] = ()) -> Namer:
-    """Who names the code of the study or sweep in this file: the file, and the note of its folder."""
-    noted = file.parent / HOME
-    if not os.path.lexists(noted):
-        return Namer(files=(file,), trusted=tuple(trusted))
-    why = _planted(noted)
-    return Namer(files=(file, noted), trusted=tuple(trusted), known=(why,) if why else ())
+    return home, Namer(files=(file, noted), trusted=tuple(trusted), known=(why,) if why else ())
 
 
 def _planted(noted: Path) -> str:

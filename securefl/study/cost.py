@@ -32,27 +32,33 @@ def decibel(db: float) -> float:
     return float(10.0 ** (db / 10.0))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CostModel:
-    """The constants of Eqs. 11-16; the same for all devices of a task.
+    """The cost model of one task: the constants of Eqs. 11-16, the same for all devices, and their law.
 
     snr: signal-to-noise ratio as a plain ratio (see `decibel`), > 0.
-    transmit_watts: P_trans in W. processor_watts: P_f in W, the power of a processor at 1 GHz.
-    bits_per_sample: BPS. cycles_per_bit: CPB. epochs: E, local epochs a round.
+    transmit_watts: P_trans in W. bits_per_sample: BPS. cycles_per_bit: CPB. epochs: E, local epochs a round.
     model_megabytes: a constant model size in MB (1e6 bytes) each way, as in the papers' tables. None counts
         the real bytes of the messages.
-    charge_profile: whether making and uploading a profile is counted (Eqs. 13, 16). The papers count them for
-        FedProf only: use `dataclasses.replace(model, charge_profile=True)` for its arms.
+    ghz, mhz: of processor speed and downlink bandwidth (Table 2), the mean > 0 and the standard deviation of
+        normal distributions, before they are cut at zero.
+    processor_watts: P_f in W, the power of a processor at 1 GHz.
     """
 
     snr: float
     transmit_watts: float
-    processor_watts: float = 0.7
     bits_per_sample: int
     cycles_per_bit: float
     epochs: float
     model_megabytes: float | None
-    charge_profile: bool = False
+    ghz: tuple[float, float]
+    mhz: tuple[float, float]
+    processor_watts: float = 0.7
+
+    def draw(self, clients: int, rng: np.random.Generator) -> Devices:
+        """Devices for `clients` clients. Every speed and bandwidth is > 0."""
+        ghz, mhz = (_positive_normal(clients, law, rng) for law in (self.ghz, self.mhz))
+        return Devices(ghz=ghz, mhz=mhz)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,42 +77,12 @@ class Devices:
         return Devices(ghz=self.ghz[clients], mhz=self.mhz[clients])
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceLaw:
-    """The distribution of devices (Table 2): normal distributions cut at zero.
-
-    ghz, mhz: mean > 0 and standard deviation, before the cut, of processor speed and downlink bandwidth.
-    """
-
-    ghz: tuple[float, float]
-    mhz: tuple[float, float]
-
-    def draw(self, clients: int, rng: np.random.Generator) -> Devices:
-        """Devices for `clients` clients. Every speed and bandwidth is > 0."""
-        ghz = _positive_normal(clients, self.ghz, rng)
-        return Devices(ghz=ghz, mhz=_positive_normal(clients, self.mhz, rng))
-
-
 def _positive_normal(count: int, law: tuple[float, float], rng: np.random.Generator) -> Floats:
     values = rng.normal(*law, size=count)
     # The mean is positive, so at least half of the values are kept in each turn, and the loop ends.
     while (bad := values <= 0).any():
         values[bad] = rng.normal(*law, size=int(bad.sum()))
     return values
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Payload:
-    """Bytes of one round: one number for all clients, or (N,) numbers.
-
-    down: bytes that a client receives. up: bytes that it sends, without its profile. profile: bytes of its
-    profile message (8 q for q plain elements, Eq. 13; a ciphertext is larger). They count only under
-    `charge_profile`.
-    """
-
-    down: ArrayLike = 0.0
-    up: ArrayLike = 0.0
-    profile: ArrayLike = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,16 +107,25 @@ class ClientCosts:
 
 
 def client_costs(
-    model: CostModel, devices: Devices, sizes: ArrayLike, traffic: Payload, passes: ArrayLike
+    model: CostModel,
+    devices: Devices,
+    sizes: ArrayLike,
+    passes: ArrayLike,
+    *,
+    down: ArrayLike = 0.0,
+    up: ArrayLike = 0.0,
+    profile: ArrayLike | None = None,
 ) -> ClientCosts:
-    """Eqs. 10-16 for every client.
+    """Eqs. 10-16 for every client. Each array is (N,), or one number for all clients.
 
     Args:
         model: the constants. A constant message size counts three times, in place of 2 up + down.
         devices: of N clients.
-        sizes: |D_k| in samples, (N,) or one number.
-        traffic: bytes of the round.
-        passes: E of each client, (N,) or one number; a client that does not train makes 0 passes.
+        sizes: |D_k| in samples.
+        passes: E of each client. A client that does not train makes 0 passes.
+        down, up: the bytes that a client receives and sends, without its profile.
+        profile: the bytes of its profile message (8 q for q plain elements, Eq. 13; a ciphertext is larger).
+            None if it makes none: then neither making nor uploading one is counted (Eqs. 13, 16).
     """
     megabit_per_second = devices.mhz * math.log2(1.0 + model.snr)
 
@@ -150,15 +135,15 @@ def client_costs(
         return cycles / (devices.ghz * 1e9)
 
     # Eq. 11: (2 up + down) megabit / (bw[MHz] log2(1 + SNR))
-    weighted: Floats | float = 2 * _floats(traffic.up) + _floats(traffic.down)
+    weighted: Floats | float = 2 * _floats(up) + _floats(down)
     if model.model_megabytes is not None:
         weighted = 3 * model.model_megabytes * 1e6
     communicate = weighted * MEGABIT_PER_BYTE / megabit_per_second
     train = training(passes)
     make_profile = send_profile = np.zeros_like(train)
-    if model.charge_profile:  # Eq. 13: it goes up at half the bandwidth
+    if profile is not None:  # Eq. 13: it goes up at half the bandwidth
         make_profile = training(1)
-        send_profile = 2 * _floats(traffic.profile) * MEGABIT_PER_BYTE / megabit_per_second
+        send_profile = 2 * _floats(profile) * MEGABIT_PER_BYTE / megabit_per_second
     # P_f is the power at 1 GHz, and power grows with the cube of the clock.
     compute = model.processor_watts * devices.ghz**3 * (train + make_profile)
     return ClientCosts(
@@ -172,48 +157,17 @@ def _floats(values: ArrayLike) -> Floats:
 
 
 PresetName = Literal["gas_turbine_v1", "gas_turbine_v2", "emnist_v1", "emnist_v2", "cifar10_v2"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preset:
-    """The cost model of one published task: its constants and the distribution of its devices."""
-
-    model: CostModel
-    law: DeviceLaw
-
-
-def _preset(
-    snr: float,
-    watts: float,
-    bits: int,
-    cycles: float,
-    epochs: float,
-    megabytes: float | None,
-    ghz: tuple[float, float],
-    mhz: tuple[float, float],
-) -> Preset:
-    """A row of the papers' tables: the constants of `CostModel`, and the law of the devices."""
-    model = CostModel(
-        snr=snr,
-        transmit_watts=watts,
-        bits_per_sample=bits,
-        cycles_per_bit=cycles,
-        epochs=epochs,
-        model_megabytes=megabytes,
-    )
-    return Preset(model=model, law=DeviceLaw(ghz=ghz, mhz=mhz))
-
-
-PRESETS: Final[Mapping[PresetName, Preset]] = {
+# In the order of the fields of `CostModel`.
+PRESETS: Final[Mapping[PresetName, CostModel]] = {
     # GasTurbine in v1, Table 4. The 5 MB are not in the text: its tables fit them.
-    "gas_turbine_v1": _preset(100.0, 0.5, 11 * 8 * 4, 300, 2, 5.0, ghz=(0.5, 0.1), mhz=(0.5, 0.1)),
+    "gas_turbine_v1": CostModel(100.0, 0.5, 11 * 8 * 4, 300, 2, 5.0, (0.5, 0.1), (0.5, 0.1)),
     # GasTurbine in v2, Table 2. The 2 MB are not in the text: its Table 3 fits them.
-    "gas_turbine_v2": _preset(decibel(7), 0.75, 11 * 8 * 4, 300, 2, 2.0, ghz=(0.5, 0.1), mhz=(0.7, 0.1)),
+    "gas_turbine_v2": CostModel(decibel(7), 0.75, 11 * 8 * 4, 300, 2, 2.0, (0.5, 0.1), (0.7, 0.1)),
     # EMNIST digits in v1, Table 4. The 10 MB are not in the text: its Table 3 fits them.
-    "emnist_v1": _preset(100.0, 0.5, 28 * 28 * 8, 400, 5, 10.0, ghz=(1.0, 0.1), mhz=(1.0, 0.1)),
+    "emnist_v1": CostModel(100.0, 0.5, 28 * 28 * 8, 400, 5, 10.0, (1.0, 0.1), (1.0, 0.1)),
     # EMNIST digits in v2, Table 2. The 3 MB are not in the text: the energy of its Table 4 fits them.
-    "emnist_v2": _preset(decibel(10), 0.75, 28 * 28 * 8, 400, 5, 3.0, ghz=(1.0, 0.2), mhz=(1.0, 0.3)),
+    "emnist_v2": CostModel(decibel(10), 0.75, 28 * 28 * 8, 400, 5, 3.0, (1.0, 0.2), (1.0, 0.3)),
     # CIFAR-10 in v2, Table 2. The paper states no model size. Training takes longer than the messages, so
     # real bytes are counted.
-    "cifar10_v2": _preset(decibel(10), 0.75, 32 * 32 * 3 * 8, 400, 6, None, ghz=(3.0, 0.4), mhz=(2.0, 0.2)),
+    "cifar10_v2": CostModel(decibel(10), 0.75, 32 * 32 * 3 * 8, 400, 6, None, (3.0, 0.4), (2.0, 0.2)),
 }

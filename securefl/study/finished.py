@@ -85,11 +85,20 @@ def finished_run(folder: Path, name: str, *, private: bool = True) -> Finished:
     )
 
 
+def table_of_rounds(raw: bytes) -> pd.DataFrame:
+    """The table in the bytes of a metrics.csv, with arms and figures by their own names."""
+    # An arm may be called "NA", or have a "#" in its name. Only an empty field is a missing number, and only
+    # the first line may be a comment.
+    noted, arm = int(raw[:1] == b"#"), {"arm": str}
+    found = pd.read_csv(io.BytesIO(raw), skiprows=noted, dtype=arm, keep_default_na=False, na_values=[""])
+    return found.map(uncell).rename(columns=uncell)
+
+
 def _read(path: Path) -> Any:
     """The JSON object or the table of rounds in a file. Raises DataError for a damaged one."""
     is_table, raw = path.suffix == ".csv", content(path, 2**28)
     try:
-        found: Any = pd.read_csv(io.BytesIO(raw), comment="#") if is_table else json.loads(raw)
+        found: Any = table_of_rounds(raw) if is_table else json.loads(raw)
         if is_table and ((missing := sorted(_COLUMNS - {*found.columns})) or found.empty):
             raise ValueError(f"no column {', '.join(missing)}." if missing else "no row.")
         if not is_table and not isinstance(found, dict):
@@ -98,4 +107,4 @@ def _read(path: Path) -> Any:
         what = "a table of rounds" if is_table else "a JSON object"
         again = f"Write it again: securefl report {path.parent}"
         raise DataError(f"{path}: expected {what}, got: {error} {again}") from None
-    return found.assign(arm=found["arm"].map(lambda arm: str(uncell(arm)))) if is_table else found
+    return found

@@ -33,7 +33,7 @@ from securefl.study.seeded import World
 from securefl.training.evaluation import constant_accuracy, outputs_on
 from securefl.training.jobs import Trainer, TrainingJob, usable
 from securefl.training.learnt import Exportable
-from securefl.training.measures import Measures, accuracy_of, measured, worst_decile
+from securefl.training.measures import Measures, accuracy_of, measured
 from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Problem
 
@@ -74,11 +74,6 @@ class Observed:
     measures: Measures
     clients: Sequence[float] = ()
     at_clients: float = nan
-
-    @property
-    def worst(self) -> float:
-        """The mean accuracy of the tenth of the clients with the lowest accuracies."""
-        return worst_decile(self.clients)
 
 
 def observed(

@@ -35,7 +35,7 @@ from securefl.engine.party.computing import Records
 from securefl.storage.own_code import CodePlace, importable, located, names_code
 from securefl.storage.own_code import load as load_code
 from securefl.study.arm_options import OwnProtocol
-from securefl.study.config import Arm, Study, place_of, placed
+from securefl.study.config import Study, place_of, placed
 from securefl.study.data_section import DataSection, data_points, path_of
 from securefl.study.seeded import Digests
 from securefl.training.devices import in_mode
@@ -75,33 +75,19 @@ def model_code(study: Study) -> CodePlace | None:
     return located(model_points()[kind].value, None)
 
 
-def features_code(study: Study) -> CodePlace | None:
-    """The place of the code of the network for features; None without such code. The code does not run."""
-    named = study.data.features
+def _code(study: Study, named: str | None) -> CodePlace | None:
+    """The place of the code that a key of the study names, if it does. The code does not run."""
     return located(named, study.home, study.namer) if named is not None and names_code(named) else None
-
-
-def loss_code(study: Study) -> CodePlace | None:
-    """The place of the code of the study's loss; None without such code. The code does not run."""
-    named = None if study.loss is None else study.loss.function
-    return None if named is None else located(named, study.home, study.namer)
-
-
-def protocol_code(arm: Arm) -> CodePlace | None:
-    """The place of the code of the arm's protocol; None for an installed one, or one from Python.
-
-    Errors as for `data_code`.
-    """
-    return arm.options.place if isinstance(arm.options, OwnProtocol) else None
 
 
 def _parts(study: Study) -> Iterator[tuple[str, str, Callable[[], CodePlace | None]]]:
     yield "[data]", "The records come from", partial(data_code, study)
-    yield "[data]", "The features come from", partial(features_code, study)
+    yield "[data]", "The features come from", partial(_code, study, study.data.features)
     yield "[model]", "The model comes from", partial(model_code, study)
-    yield "[loss]", "The loss comes from", partial(loss_code, study)
+    yield "[loss]", "The loss comes from", partial(_code, study, study.loss.function if study.loss else None)
     for arm in study.arms:
-        yield place_of(arm), f"The protocol of {arm.name} comes from", partial(protocol_code, arm)
+        if isinstance(own := arm.options, OwnProtocol):
+            yield place_of(arm), f"The protocol of {arm.name} comes from", partial(getattr, own, "place")
 
 
 def told(study: Study, *, refused: bool = False) -> list[str]:
@@ -167,7 +153,7 @@ def records(study: Study, seed: int, sides: Sides) -> Read:
     if from_code and section.csv is not None and not (section.test or "").lower().endswith(".csv"):
         raise ConfigError("[data] Expected no `csv` for records that are no .csv. Leave it out.")
     name, found = _given(study, place, seed)
-    if section.test is not None and (place is not None or study.brought.data is not None):
+    if section.test is not None and from_code:
         if found.test is not None:
             raise ConfigError("[data] Expected `test` or records with a test part, got both. Leave it out.")
         path = path_of(section.test, study.home)
@@ -297,7 +283,7 @@ def declared_loss(study: Study, train: Dataset) -> tuple[DeclaredLoss | None, Di
     """
     if study.loss is None:
         return None, Digests()
-    weights, place = study.loss.class_weights, loss_code(study)
+    weights, place = study.loss.class_weights, _code(study, study.loss.function)
     if weights and len(weights) != train.classes:
         wanted = f"{train.classes} class_weights, one for each class" if train.classes else "no class_weights"
         got = f"{len(weights)}" if train.classes else f"some for a {train.task} problem"
@@ -326,7 +312,11 @@ def _tried(
     module = model.build(train.shape, outputs, 0)
     with in_mode(module, training=False), torch.no_grad():
         found: Tensor = module(rows)
-    if loss is not None and (place := loss_code(study)) is not None:
+    if (
+        loss is not None
+        and study.loss is not None
+        and (place := _code(study, study.loss.function)) is not None
+    ):
         with placed(study, "[loss]"):
             require_per_record(loss, place.name, found)
     return found
@@ -511,13 +501,12 @@ Told = Callable[[int, int], None]
 class Featured:
     """Records whose inputs are features.
 
-    records: each client's. test: the server's. shape: of one record. marks: of the network. network: the
-    network, or None if the study names none.
+    records: each client's. test: the server's. marks: of the network. network: the network, or None if the
+    study names none.
     """
 
     records: Sequence[Records]
     test: Dataset
-    shape: tuple[int, ...]
     marks: Digests
     network: Features | None = None
 
@@ -530,7 +519,7 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
     cached features are damaged or not finite.
     """
     if study.data.features is None:
-        return Featured(records=records, test=test, shape=test.shape, marks=Digests())
+        return Featured(records=records, test=test, marks=Digests())
     network, place = _network(study)
     width = network.width(test.shape)
     total, done = len(test) + sum(len(x) for x, _ in records), 0
@@ -549,14 +538,13 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
     return Featured(
         records=made,
         test=tested,
-        shape=(width,),
         marks=_marks(network, place, test.name),
         network=Features(word=study.data.features, name=network.name, about=network.about),
     )
 
 
 def _network(study: Study) -> tuple[Network, CodePlace | None]:
-    place = features_code(study)
+    place = _code(study, study.data.features)
     network = named(study.data.features or "") if place is None else made_by(place, study.data.network or "")
     if network.tokens is not None:
         raise ConfigError(

@@ -36,6 +36,7 @@ from securefl.study.composition import built
 from securefl.study.config import Arm, Study
 from securefl.study.observed import Observed
 from securefl.study.seeded import World
+from securefl.training.measures import worst_decile
 
 _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
 _ATTENDANCE = ("arm", "seed", "party", "reason", "since", "until", "rounds")
@@ -161,7 +162,8 @@ def _of_models(
 
 
 def _measures(own: Observed) -> Iterator[Sequence[Any]]:
-    yield *(getattr(own.measures, name) for name in _MEASURES), own.at_clients, own.worst, len(own.clients)
+    worst = worst_decile(own.clients)
+    yield *(getattr(own.measures, name) for name in _MEASURES), own.at_clients, worst, len(own.clients)
 
 
 def _confusion(own: Observed) -> Iterator[Sequence[int]]:
@@ -176,22 +178,21 @@ def _ledger(run: ArmRun) -> run_page.LedgerRow:
 
 def _metrics(run: ArmRun) -> list[dict[str, Any]]:
     models, least = "personal" if run.personal else "global", floor(run)
-    return [_metric(record, models, least) for record in run.records]
-
-
-def _metric(record: dict[str, Any], models: str, least: float) -> dict[str, Any]:
-    row = {name: math.nan if record[name] is None else record[name] for name in _NOTED}
-    return row | {
-        "megabytes": (record["bytes_up"] + record["bytes_down"]) / 1e6,
-        "wall_seconds": record["wall_seconds"],
-        "asked": record["asked"],
-        "answered": len(record["answered"]),
-        # A client that is drawn twice counts once.
-        "survivors_lost": len(set(record["selected"])) - len(record["answered"]),
-        "models": models,
-        "floor": least,
-        **{f"epsilon_{party}": record["epsilon"][party] for party in PARTIES},
-    }
+    return [
+        {
+            **{name: math.nan if record[name] is None else record[name] for name in _NOTED},
+            "megabytes": (record["bytes_up"] + record["bytes_down"]) / 1e6,
+            "wall_seconds": record["wall_seconds"],
+            "asked": record["asked"],
+            "answered": len(record["answered"]),
+            # A client that is drawn twice counts once.
+            "survivors_lost": len(set(record["selected"])) - len(record["answered"]),
+            "models": models,
+            "floor": least,
+            **{f"epsilon_{party}": record["epsilon"][party] for party in PARTIES},
+        }
+        for record in run.records
+    ]
 
 
 def _participation(run: ArmRun) -> pd.DataFrame:

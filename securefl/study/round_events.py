@@ -105,15 +105,20 @@ def calling(callbacks: Sequence[Callback], rounds: int) -> Tell:
 
 
 def told(study: Study, folder: Path, tell: Tell, fresh: Tell | None) -> Tell:
-    """A function that calls `tell` for every round. For rounds that are not on record in the folder when this
-    is called, it also calls `fresh` and writes to the log."""
+    """A function that calls `tell` once for every round. For rounds that are not on record in the folder when
+    this is called, it also calls `fresh` and writes to the log."""
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
     begun = {
         (arm.name, seed): rounds_in(checkpoint_file(arm_folder(folder, arm, seed))) for arm, seed in pairs
     }
     followed = {(arm.name, seed): Followed() for arm, seed in pairs}
+    heard: set[tuple[str, int, int]] = set()
 
     def telling(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
+        # A lane's rounds come a second time when its arm is read in this process.
+        if (place := (arm.name, seed, record["round"])) in heard:
+            return
+        heard.add(place)
         tell(arm, seed, record)
         presence = followed[arm.name, seed].presence(record)
         if record["round"] > begun[arm.name, seed]:

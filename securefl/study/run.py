@@ -9,12 +9,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Algorithm, Device, RoundResult, State, run_round
+from securefl.algorithm.clients import Device, RoundResult, State, run_round
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery
 from securefl.algorithm.weighing import admits
@@ -29,7 +29,7 @@ from securefl.engine.observer import Log
 from securefl.mechanisms.charges import fewest_behind_an_entry
 from securefl.study import cost
 from securefl.study.accounted import allotted, reserve
-from securefl.study.arm import ArmRun, Saved, made_folder, opened
+from securefl.study.arm import ArmRun, made_folder, opened
 from securefl.study.backends import ArmContext, Backend, OneProcess
 from securefl.study.checkpoint import Figures, require_new
 from securefl.study.composition import composition
@@ -82,7 +82,19 @@ def run_arm(
             reserve(study, plan, world.marks, [own])
         last = last or study.study.rounds
         former = [*_former(study, arm, world, folder)]
-        turn = RoundRunner(study, arm, world, algorithm, plan, saved, backend, last, former)
+        context = ArmContext(
+            study=study,
+            arm=arm,
+            world=world,
+            algorithm=algorithm,
+            plan=plan,
+            ledger=saved.ledger,
+            journal=saved.journal,
+            nonce=saved.checkpoint.nonce(),
+            kept=saved.checkpoint.kept(),
+            stands=saved.stands,
+        )
+        turn = RoundRunner(context, records, backend, last, former)
         state = saved.state or algorithm.start()
         for number in range(len(records) + 1, (rounds or study.study.rounds) + 1):
             if records and records[-1]["ended"]:
@@ -113,42 +125,26 @@ class RoundRunner:
 
     def __init__(
         self,
-        study: Study,
-        arm: Arm,
-        world: World,
-        algorithm: Algorithm,
-        plan: Plan,
-        saved: Saved,
+        context: ArmContext,
+        records: Sequence[Mapping[str, Any]],
         backend: Backend,
         last: int,
-        former: Sequence[Plan] = (),
+        former: Sequence[Plan],
     ) -> None:
-        """former: the plans of the run before it got more rounds, each of which had a session."""
-        self._study, self._arm, self._world, self._last = study, arm, world, last
-        self._algorithm, self._plan, self._ledger = algorithm, plan, saved.ledger
-        self._population, self._records = world.population(), saved.records
-        self._saved = saved.checkpoint.kept()
-        arm_context = ArmContext(
-            study=study,
-            arm=arm,
-            world=world,
-            algorithm=algorithm,
-            plan=plan,
-            ledger=saved.ledger,
-            journal=saved.journal,
-            nonce=saved.checkpoint.nonce(),
-            kept=self._saved,
-            stands=saved.stands,
-        )
-        self._session = backend.session(arm_context)
-        own = {self._session, *(backend.session(replace(arm_context, plan=one)) for one in former)}
-        require_new(plan, self._session, own, saved.ledger, saved.journal, len(saved.stands))
-        self._engine = backend.engine(arm_context)
-        self._engine.server.account.restore(own.charged for own in saved.stands)
+        """records: those of all finished rounds, which a caller adds to. former: the plans of the run before
+        it got more rounds, each of which had a session."""
+        self._of, self._world, self._last, self._records = context, context.world, last, records
+        self._population, self._saved = context.world.population(), dict(context.kept)
+        self._session = backend.session(context)
+        own = {self._session, *(backend.session(replace(context, plan=one)) for one in former)}
+        stands = context.stands
+        require_new(context.plan, self._session, own, context.ledger, context.journal, len(stands))
+        self._engine = backend.engine(context)
+        self._engine.server.account.restore(own.charged for own in stands)
         # From the record and not from the ledger: the charge of an interrupted round must not retire a client
         # when that round is repeated.
-        self._retired = {k for own in saved.stands for k in own.retired}
-        self._known = _newest([own.figures for own in saved.stands], self._population.clients)
+        self._retired = {k for own in stands for k in own.retired}
+        self._known = _newest([own.figures for own in stands], self._population.clients)
         self._logs: list[tuple[CohortQuery, Log]] = []
         self._seen: list[Seen] = []
 
@@ -156,9 +152,9 @@ class RoundRunner:
         """Run a round. Returns the next state, the round's record, and the changed client states."""
         proven_cheaters = self._engine.server.proven_cheaters
         began = time.perf_counter()
-        world, study = self._world, self._study
+        world, plan = self._world, self._of.plan
         # A new network for each round drops late packets at its end: a resumed run does not have them either.
-        network = Network(study.network, rng=stream(world.seed, "network", number))
+        network = Network(self._of.study.network, rng=stream(world.seed, "network", number))
         self._logs, self._seen = [], []
 
         def query(asked: CohortQuery, stage: int) -> Answers:
@@ -171,13 +167,13 @@ class RoundRunner:
         population = replace(
             self._population,
             retired=self._out() | self._engine.server.account.resting(number) | self._engine.away(number),
-            fewest=partial(fewest_behind_an_entry, self._plan),
-            fixed_batch=self._plan.fixed_batch or 1,
-            admits=partial(admits, self._plan),
+            fewest=partial(fewest_behind_an_entry, plan),
+            fixed_batch=plan.fixed_batch or 1,
+            admits=partial(admits, plan),
             last=number == self._last,
         )
         rng = stream(world.seed, "selection", number)
-        played = run_round(self._algorithm, state, population, number, rng, query)
+        played = run_round(self._of.algorithm, state, population, number, rng, query)
         record = self._record(number, played, time.perf_counter() - began, proven_cheaters)
         return played.state, record, self._changed()
 
@@ -196,7 +192,7 @@ class RoundRunner:
         A record lists a client only if something about it is new, so its length grows with the cohort and not
         with all clients.
         """
-        head, section = self._ledger.head, self._study.study
+        head, section = self._of.ledger.head, self._of.study.study
         new: frozenset[int] = frozenset()
         if number < section.rounds:
             new = self._engine.server.account.retired(number + 1) - self._retired
@@ -208,13 +204,13 @@ class RoundRunner:
         figures = played.figures
         if section.evaluates(number) or ended:
             devices = Devices(self._world, self._engine.kept)
-            evaluation = self._algorithm.evaluate(played.state, devices)
+            evaluation = self._of.algorithm.evaluate(played.state, devices)
             accuracy, loss, personal = evaluation.accuracy, evaluation.loss, evaluation.personal
             figures = {**figures, **evaluation.figures}
             tested = [own["accuracy"] for own in self._records if own["accuracy"] is not None]
             ended = ended or section.level([*tested, accuracy])
         return {
-            "arm": self._arm.name,
+            "arm": self._of.arm.name,
             "seed": self._world.seed,
             "round": number,
             "accuracy": accuracy,
@@ -225,7 +221,7 @@ class RoundRunner:
             "seconds": seconds,
             "watt_hours": watt_hours,
             "wall_seconds": wall,
-            "epsilon": {party: self._ledger.worst(party) for party in PARTIES},
+            "epsilon": {party: self._of.ledger.worst(party) for party in PARTIES},
             "ledger": {"count": head.count, "head": head.digest.hex()},
             "selected": sorted(Counter(played.drawn).elements()),
             "answered": sorted(played.survivors),
@@ -282,17 +278,21 @@ class RoundRunner:
         )
         profiles = [each for each in query.per_client if each.query is not None]
         constant = world.cost_model.model_megabytes if trains else None
-        model = replace(world.cost_model, model_megabytes=constant, charge_profile=bool(profiles))
         cohort = np.unique(np.asarray(query.cohort, dtype=np.int64))
         names = [client_name(k) for k in cohort.tolist()]
-        traffic = cost.Payload(
+        sizes, size = (
+            world.sizes[cohort],
+            0 if constant is None else sum(map(self._engine.server.number_bytes, profiles)),
+        )
+        return cost.client_costs(
+            replace(world.cost_model, model_megabytes=constant),
+            world.devices.of(cohort),
+            sizes,
+            world.passes(sizes) if trains else 0,
             down=[log.traffic.received.get(name, 0) for name in names],
             up=[log.traffic.sent.get(name, 0) for name in names],
-            profile=0 if constant is None else sum(map(self._engine.server.number_bytes, profiles)),
+            profile=size if profiles else None,
         )
-        sizes = world.sizes[cohort]
-        passes = world.passes(sizes) if trains else 0
-        return cost.client_costs(model, world.devices.of(cohort), sizes, traffic, passes)
 
 
 class Devices(Sequence[Device]):
@@ -307,11 +307,7 @@ class Devices(Sequence[Device]):
     def __len__(self) -> int:
         return len(self._world.records)
 
-    @overload
-    def __getitem__(self, place: int) -> Device: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Device]: ...
-    def __getitem__(self, place: int | slice) -> Device | Sequence[Device]:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[client] for client in range(len(self))[place]]
         client = range(len(self))[place]  # IndexError beyond the last one ends an iteration

@@ -43,6 +43,7 @@ from securefl.study.publication import (
     published,
 )
 from securefl.study.results import Results
+from securefl.study.seeded import Digests
 
 _MEASURED = ("measures", "confusion", "reliability")
 """The tables of models that were tested after the last round."""
@@ -215,9 +216,7 @@ def write(
     reproduce: str,
     changes: Sequence[str] = (),
     device: str = "cpu",
-    own: Mapping[str, str] | None = None,
-    outside: Sequence[str] = (),
-    digests: Mapping[str, str] | None = None,
+    marks: Digests | None = None,
     spent: pd.DataFrame | None = None,
 ) -> Path:
     """Write tables, plots, versions and pages into the run folder. Returns the path of the page to publish.
@@ -225,11 +224,11 @@ def write(
     The page with all figures is beside it in the private folder (`private_page`).
 
     reproduce: the command that repeats the run. changes: sentences on how the model was changed for private
-    training. own: records, code and model that are not packaged, in words. outside: sentences on data that no
-    epsilon covers. digests: of records, and spent: what data holders spent, by round (`spent.spent`), are
-    not for publication.
+    training. marks: of records, code and model that are not packaged. spent: what data holders spent, by
+    round (`spent.spent`), which is not for publication.
     """
-    conditions = {**versions(), "device": device, **(own or {})}
+    marks = marks or Digests()
+    conditions = {**versions(), "device": device, **marks.words}
     private, shown = private_folder(folder), published(results)
     write_table(folder / "metrics.csv", shown.metrics)
     for name in _MEASURED:
@@ -238,12 +237,12 @@ def write(
             write_table(folder / f"{name}.csv", table)
     for name in ("metrics", "participation", "figures", "attendance", "abstentions", *_MEASURED):
         write_table(private / f"{name}.csv", getattr(results, name), NOTICE)
-    public = {**as_json(results), "privacy_card": [vars(row) for row in privacy], "outside": [*outside]}
+    public = {**as_json(results), "privacy_card": [vars(row) for row in privacy], "outside": [*marks.outside]}
     files.write(folder / "summary.json", json.dumps(public, indent=2) + "\n")
     files.write(private / "summary.json", json_text(private_json(results)))
     files.write(folder / "versions.json", json.dumps(conditions, indent=2) + "\n")
-    if digests:
-        files.write(private / "records.json", json_text(digests))
+    if marks.private:
+        files.write(private / "records.json", json_text(marks.private))
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
     to_publish, whole = (
         {own.name: own for own in made} for made in (figures(study, shown), figures(study, results, spent))
@@ -269,7 +268,7 @@ def write(
             "seeds": study.study.seeds,
             "reproduce": reproduce,
             "changes": changes,
-            "outside": [results.accounting, *outside],
+            "outside": [results.accounting, *marks.outside],
             "notice": notice(page.name, private=apart),
             "private": apart,
         }

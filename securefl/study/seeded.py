@@ -119,13 +119,8 @@ class World:
         # If a time depended on a client's own records, a selection by time would depend on them, and no
         # ledger would charge for that.
         nominal = np.full(len(self.records), self.problem.records / len(self.records))
-        costs = cost.client_costs(
-            self.cost_model,
-            self.devices,
-            nominal,
-            cost.Payload(down=size, up=size),
-            self.passes(nominal),
-        )
+        passes = self.passes(nominal)
+        costs = cost.client_costs(self.cost_model, self.devices, nominal, passes, down=size, up=size)
         return Population(clients=len(self.records), seconds=costs.seconds)
 
     def passes(self, sizes: ArrayLike) -> Floats:

@@ -232,7 +232,6 @@ def _played(
         return run_arm(own, arm, here(seed), folder, tell, stop=stop, backend=backend, reserved=reserved)
 
     pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
-    once = _once(tell)
     left = _unfinished(study, folder)
     lanes = study.runtime.lanes(len(left))
     # A forked process cannot use its parent's GPU.
@@ -241,7 +240,7 @@ def _played(
         for _, seed in left:
             here(seed)  # once for all lanes
 
-        failed = in_lanes(left, lanes, partial(play, one), once, stop)
+        failed = in_lanes(left, lanes, partial(play, one), tell, stop)
         for arm, seed in failed:
             _log.warning(
                 "%s, seed %d: a round failed in its process, and is played again here", arm.name, seed
@@ -249,7 +248,7 @@ def _played(
         # Its round runs again in this process, which raises its error to the caller.
         pairs.sort(key=lambda pair: pair not in failed)
     # Rounds that ran in lanes are only read here.
-    runs = {(arm.name, seed): play(study, (arm, seed), partial(once, arm, seed), stop) for arm, seed in pairs}
+    runs = {(arm.name, seed): play(study, (arm, seed), partial(tell, arm, seed), stop) for arm, seed in pairs}
     return [runs[arm.name, seed] for seed in study.study.seeds for arm in study.arms]
 
 
@@ -261,18 +260,6 @@ def _unfinished(study: Study, folder: Path) -> list[tuple[Arm, int]]:
         for arm in study.arms
         if results.finished_rounds(folder, arm, seed) < study.study.rounds
     ]
-
-
-def _once(tell: Tell) -> Tell:
-    """`tell`, called once for every round. A lane's rounds come a second time when its arm is read here."""
-    told: set[tuple[str, int, int]] = set()
-
-    def telling(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
-        if (place := (arm.name, seed, record["round"])) not in told:
-            told.add(place)
-            tell(arm, seed, record)
-
-    return telling
 
 
 def reopen(
@@ -336,18 +323,7 @@ def _written(
     # More rounds are asked for of a finished run: each number of rounds is a command.
     reproduce = "\n".join([again, *(f"{again} --rounds {one}" for one in rounds_of(study, folder)[1:])])
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
+    told = spent(runs, made.arms)
     marks = made.first.marks
-    page = run_report.write(
-        study,
-        collected,
-        card,
-        out,
-        reproduce,
-        changes,
-        where,
-        marks.words,
-        marks.outside,
-        marks.private,
-        spent=spent(runs, made.arms),
-    )
+    page = run_report.write(study, collected, card, out, reproduce, changes, where, marks, told)
     return collected, page

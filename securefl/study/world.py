@@ -132,7 +132,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     owned = sum(map(len, parts)) if apart else len(split.train)
     owned = _declared(study, owned, clients, clients / max(1, whole), leaving)
     # The code below reads the shape and type of a record, and no record.
-    train = replace(split.train.take(slice(0)), x=np.empty((0, *made.shape), split.train.x.dtype))
+    train = replace(split.train.take(slice(0)), x=np.empty((0, *made.test.shape), split.train.x.dtype))
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
     loss, of_loss = declared_loss(study, train)
     with placed(study, "[model]"):
@@ -172,14 +172,14 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     if not study.claims and isinstance(model, OwnModel) and problem.codes is not None:
         all_x = [(f"client {client}", x) for part in (kept, held or ()) for client, (x, _) in enumerate(part)]
         _require_codes([*all_x, ("the test part", test.x)], train.name, problem.codes)
-    preset = PRESETS[study.cost.preset]
+    preset, split_by = PRESETS[study.cost.preset], {"split": splits.bound} if splits.bound else {}
     return World(
         seed=seed,
         problem=problem,
         records=kept,
         quality=quality,
-        cost_model=_cost(study, preset.model, train.shape, model.reads_text),
-        devices=preset.law.draw(clients, stream(seed, "devices")),
+        cost_model=_cost(study, preset, train.shape, model.reads_text),
+        devices=preset.draw(clients, stream(seed, "devices")),
         held=held,
         unscaled_x=split.test.x[fits] if study.data.scaling is not None else None,
         schema=replace(read.schema, features=made.network, scaling=study.data.scaling),
@@ -189,7 +189,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
         | of_loss
         | protocols(study)
         | _dealing(study)
-        | _bound_to(splits)
+        | Digests(bound=split_by)
         | shares,
     )
 
@@ -314,10 +314,6 @@ def _shares(study: Study, test: Dataset, kept: Sequence[Records], held: Sequence
         told.append(f"{name} {len(y)} ({len(y) / whole:.1%}{by_class})")
     words = "; ".join(told)
     return Digests(private={"parts": words}, notes=(f"Records by side: {words}.",))
-
-
-def _bound_to(splits: Splits) -> Digests:
-    return Digests(bound={"split": splits.bound}) if splits.bound else Digests()
 
 
 def _require_fitting(study: Study, train: Dataset) -> None:

@@ -226,13 +226,22 @@ def in_force(cell: Cell, key: str, arm: Arm) -> Any:
 
 def value_at(study: Study, key: str, arm: Arm) -> Any:
     """A study's value at a dotted key for an arm, defaults included, or None if it has no such key."""
+    at, _ = _option(study, key, arm)
+    return asdict(at) if is_dataclass(at) and not isinstance(at, type) else at
+
+
+def _option(study: Study, key: str, arm: Arm) -> tuple[Any, Callable[[Any], str | None] | None]:
+    """A study's value at a dotted key for an arm, and the function of its option's words, or None."""
     section, *path = key.split(".")
     at: Any = getattr(study, section, None)
     if section == "arm":
         at = arm if path[0] in ArmSection.__dataclass_fields__ else arm.options
+    words = None
     for part in path:
+        option = getattr(type(at), "__dataclass_fields__", {}).get(part)
+        words = option and option.metadata.get("words")
         at = getattr(at, part, None)
-    return asdict(at) if is_dataclass(at) and not isinstance(at, type) else at
+    return at, words
 
 
 def setting_in_words(cell: Cell, key: str, arm: Arm, short: str) -> str:
@@ -241,17 +250,10 @@ def setting_in_words(cell: Cell, key: str, arm: Arm, short: str) -> str:
     An option has words if its field's metadata has `words`, a function of its value, or if its value has a
     method `in_words`.
     """
-    section, *path = key.split(".")
-    at: Any = arm.options if section == "arm" else getattr(cell.study, section, None)
-    words: Callable[[Any], str | None] | None = None
-    for part in path:
-        option = getattr(type(at), "__dataclass_fields__", {}).get(part)
-        words = None if option is None else option.metadata.get("words")
-        at = getattr(at, part, None)
+    at, words = _option(cell.study, key, arm)
     if hasattr(at, "in_words"):
         return str(at.in_words())
-    found = None if words is None else words(at)
-    return found or f"{short.replace('_', ' ')} = {show(in_force(cell, key, arm))}"
+    return (words and words(at)) or f"{short.replace('_', ' ')} = {show(in_force(cell, key, arm))}"
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:

@@ -31,7 +31,7 @@ from securefl.storage.private_folder import private_folder
 from securefl.study import world
 from securefl.study.accounted import NOTE, allotted
 from securefl.study.composition import composition
-from securefl.study.config import Study, note_home
+from securefl.study.config import note_home
 from securefl.study.interruption import Stop
 from securefl.study.publication import PERSONAL
 from securefl.study.session import reopen, run_study
@@ -130,7 +130,8 @@ def choose(
     drawn = _drawn(private_folder(out) / DRAWN, trials, len(sweep.cells), source or Source())
     best, score = None, -math.inf
     for number, place in enumerate(drawn):
-        study = _alone(sweep.cells[place].study)
+        study = sweep.cells[place].study
+        study = replace(study, runtime=study.runtime.here)
         home = _home(out, number)
         share_key(out, study, home)
         found, _ = run_study(study, home, lambda arm, seed, record: None, stop=stop, baselines=False)
@@ -151,10 +152,6 @@ def choose(
     cell, folder = sweep.cells[drawn[best]], _published(sweep, out, best, " ".join(said))
     first = f"Chosen: {cell.name}, with an accuracy of {score:.3f}."
     return Chosen(cell=cell, score=score, epsilon=spent, sentences=(first, *said), folder=folder)
-
-
-def _alone(study: Study) -> Study:
-    return replace(study, runtime=study.runtime.here)
 
 
 def _home(out: Path, number: int) -> Path:

@@ -6,6 +6,7 @@ record and per client, do not compare, so each has a panel of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
@@ -18,7 +19,7 @@ from securefl.core.errors import ConfigError
 from securefl.report.accuracy import Measure, joint
 from securefl.storage.private_folder import SWEEP, require_format
 from securefl.storage.texts import kept, read_text, toml
-from securefl.study.config import Study, home_of
+from securefl.study.config import Study, origin_of
 from securefl.study.finished import Finished, finished_run
 from securefl.study.folder import study_of
 from securefl.study.publication import public
@@ -57,7 +58,7 @@ def run_folders(folder: Path) -> tuple[list[Path], list[str]]:
         return [folder], []
     require_format(folder, SWEEP)
     with kept(config):
-        sweep = parse_sweep(read_text(config), home=home_of(config))
+        sweep = parse_sweep(read_text(config), home=origin_of(config)[0])
     if sweep.choice is not None:
         raise ConfigError(
             f"Expected runs that may be published, got the sweep {folder}, of which one cell was chosen "
@@ -82,10 +83,9 @@ def gather(folders: Sequence[Path], *, private: bool = False) -> Gathered:
     """
     found = [run_folders(folder) for folder in folders]
     runs = [finished_run(home, str(home), private=private) for homes, _ in found for home in homes]
-    if again := [
-        run.name for place, run in enumerate(runs) if run.name in [own.name for own in runs[:place]]
-    ]:
-        raise _twice(again[0], again[0])
+    for name, times in Counter(run.name for run in runs).items():
+        if times > 1:
+            raise _twice(name, name)
     cells = [Cell(overrides={}, name=run.name, folder=run.name, study=study_of(run.folder)) for run in runs]
     keys = list(dict.fromkeys([*_APART, *(key for cell in cells for key in _keys(cell.study))]))
     pooled = Sweep(name="", keys=tuple(keys), cells=tuple(cells), text="")

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from securefl.accounting.figures import asked_for, says_infinite, with_reason
 from securefl.core.installed import versions
-from securefl.report import run_page, style
+from securefl.report import run_page
 from securefl.report.accuracy import MEASURES, Measure, joint
 from securefl.report.pages import Picture, environment, number_text
 from securefl.report.significance import with_interval
@@ -27,7 +27,6 @@ from securefl.sweep.best import caveats, headline, table
 from securefl.sweep.cells import Sweep, in_force, short_names
 from securefl.sweep.run import Facts
 from securefl.sweep.tradeoff import Series, filters
-from securefl.sweep.tradeoff_plots import worn_by
 
 _COLUMNS: Final = (
     *("Epsilon asked for, or by given noise", "True epsilon", "Models tested"),
@@ -63,8 +62,8 @@ def render(
 ) -> str:
     """The page as one HTML text.
 
-    failed: the errors of failed cells, by name. private: whether the page is
-    for the person at this machine alone. Otherwise it has no warnings.
+    failed: the errors of failed cells, by name. private: whether the page is for the person at this machine
+    alone. Otherwise it has no warnings.
     """
     alarms = alarms_of(told) if private else {}
     choices = filters(sweep, series)
@@ -84,7 +83,7 @@ def render(
             private=private,
             tested=run_page.TESTED,
             personal=publication.PERSONALLY_TESTED if any(own.personal for own in series) else "",
-            sentences=_outside(told),
+            sentences=dict.fromkeys(sentence for _, own in told for sentence in own["outside"]),
             caveats=caveats(sweep),
             choices={short.get(name, name): values for name, values in choices.items()},
             series=series,
@@ -96,7 +95,6 @@ def render(
             figures=figures,
             cards=cards(told),
             columns=_COLUMNS,
-            swatch=lambda own: style.swatch(worn_by(own)),
             versions=versions(),
             config=sweep.text,
             reproduce=reproduce,
@@ -104,11 +102,6 @@ def render(
             digest=script_digest(),
         )
     )
-
-
-def _outside(told: Facts) -> list[str]:
-    """Sentences on data that no epsilon covers, from all finished cells."""
-    return list(dict.fromkeys(sentence for _, own in told for sentence in own["outside"]))
 
 
 def script_digest() -> str:

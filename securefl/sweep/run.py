@@ -8,25 +8,23 @@ import json
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from securefl.accounting.figures import plain
 from securefl.core.errors import DataError, SecureFLError, WorkerDied
 from securefl.core.memory import free_cycles
-from securefl.data.dataset import Task
 from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import Namer
 from securefl.storage.private_folder import CONFIG, NOTICE, PRIVATE, json_text, private_folder
 from securefl.storage.processes import Ended, Line, Supervisor, for_workers
-from securefl.study import run_report, split_key, world
-from securefl.study.composition import compositions
+from securefl.study import split_key
 from securefl.study.config import Arm, Study, parse
 from securefl.study.interruption import Interrupted, Interruption, Stop, Told
 from securefl.study.session import run_study
 from securefl.sweep.cells import Cell, Sweep
 from securefl.training import single_thread
-from securefl.training.devices import Hardware
 
 METRICS = f"{PRIVATE}/metrics.csv"
 FACTS = f"{PRIVATE}/cell.json"
@@ -86,22 +84,9 @@ def facts_of(sweep: Sweep, out: Path) -> Facts:
     return [(cell, facts(folder, cell)) for cell, folder in homes if finished(folder)]
 
 
-def finish(
-    folder: Path,
-    study: Study,
-    card: Sequence[Mapping[str, Any]],
-    infinite_reason: Mapping[str, str],
-    *,
-    alarms: Sequence[Mapping[str, Any]],
-    kind: Task,
-    outside: Sequence[str] = (),
-) -> None:
-    """Mark the cell of this study as finished, after its table is written (see `facts`)."""
-    noted = {
-        "study": study.digest,
-        "metrics": _digest((folder / METRICS).read_bytes()),
-        **dict(zip(_TOLD, (card, infinite_reason, alarms, kind, list(outside)), strict=True)),
-    }
+def finish(folder: Path, study: Study, told: Mapping[str, Any]) -> None:
+    """Mark the cell of this study as finished, after its table is written. told: its `facts` of `_TOLD`."""
+    noted = {"study": study.digest, "metrics": _digest((folder / METRICS).read_bytes()), **told}
     write(folder / FACTS, json_text(noted))
 
 
@@ -127,84 +112,51 @@ def run_cells(
     waiting = deque(cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
     if not waiting:
         return {}
-    with stop.finishing("this round"):
-        failed = _crewed(sweep, out, waiting, min(workers, len(waiting)), watch, stop)
+    places, running, failed = deque(range(min(workers, len(waiting)))), dict[int, Cell](), dict[str, str]()
+    # Every round is durable, so workers can be killed at any point.
+    with stop.finishing("this round"), Supervisor[int]("spawn") as crew:
+        while running or (waiting and not stop.asked):
+            if stop.asked:
+                crew.stop()
+            while waiting and places and not stop.asked:
+                place = places.popleft()
+                if place not in crew.running and not _started(crew, place):
+                    continue
+                cell = waiting.popleft()
+                folder, study = sweep.home(out, cell), cell.study
+                share_key(out, study, folder)
+                crew.order(place, {"folder": str(folder), "text": study.text, **place_of(study)})
+                running[place] = cell
+                watch.begun(cell, place)
+            for place, news in crew.hear():
+                if isinstance(news, Ended):
+                    if place not in running:  # it had nothing to do
+                        continue
+                    news = {"error": _KILLED}
+                if "done" in news:
+                    watch.round(place, news["done"])
+                    continue
+                cell = running.pop(place)
+                if "stopped" in news:
+                    # The worker's place is not freed: a stop was asked for, so no new cell begins.
+                    waiting.append(cell)
+                    continue
+                if (error := news["error"]) is not None:
+                    failed[cell.name] = error
+                places.append(place)
+                watch.ended(cell, place, error)
     stop.check()
     return failed
 
 
-def _crewed(
-    sweep: Sweep, out: Path, waiting: deque[Cell], workers: int, watch: Watch, stop: Interruption
-) -> dict[str, str]:
-    """Run the waiting cells in worker processes. Cells that a stop interrupts go back to `waiting`."""
-    # Every round is durable, so workers can be killed at any point.
-    with Supervisor[int]("spawn") as crew:
-        shift = _Shift(sweep, out, waiting, watch, stop, crew, deque(range(workers)))
-        while shift.running or (waiting and not stop.asked):
-            if stop.asked:
-                crew.stop()
-            shift.begin()
-            for place, news in crew.hear():
-                shift.hear(place, news)
-    return shift.failed
-
-
-@dataclass
-class _Shift:
-    """The state of the workers: the cell that each one runs, and the cells that failed."""
-
-    sweep: Sweep
-    out: Path
-    waiting: deque[Cell]
-    watch: Watch
-    stop: Interruption
-    crew: Supervisor[int]
-    places: deque[int]
-    running: dict[int, Cell] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-
-    def begin(self) -> None:
-        """Give waiting cells to free workers, unless a stop was asked for."""
-        while self.waiting and self.places and not self.stop.asked:
-            place = self.places.popleft()
-            if place not in self.crew.running and not self._started(place):
-                continue
-            cell = self.waiting.popleft()
-            folder, study = self.sweep.home(self.out, cell), cell.study
-            share_key(self.out, study, folder)
-            order = {"folder": str(folder), "text": study.text, **place_of(study)}
-            self.crew.order(place, order)
-            self.running[place] = cell
-            self.watch.begun(cell, place)
-
-    def _started(self, place: int) -> bool:
-        """Start a worker. If the system starts none, the others go on. WorkerDied if there are no others."""
-        with for_workers():
-            if self.crew.start(place, _work):
-                return True
-        if not self.crew.running:
-            raise WorkerDied(_NO_PROCESS)
-        return False
-
-    def hear(self, place: int, news: Any) -> None:
-        """Report a finished round, or note how a cell ended. An interrupted cell goes back to `waiting`."""
-        if isinstance(news, Ended):
-            news = {"error": _KILLED}
-            if place not in self.running:  # it had nothing to do
-                return
-        if "done" in news:
-            self.watch.round(place, news["done"])
-            return
-        cell = self.running.pop(place)
-        if "stopped" in news:
-            # The worker's place is not freed: a stop was asked for, so no new cell begins.
-            self.waiting.append(cell)
-            return
-        error = news["error"]
-        if error is not None:
-            self.failed[cell.name] = error
-        self.places.append(place)
-        self.watch.ended(cell, place, error)
+def _started(crew: Supervisor[int], place: int) -> bool:
+    """Start a worker. If the system starts none, the others go on. WorkerDied if there are no others."""
+    with for_workers():
+        if crew.start(place, _work):
+            return True
+    if not crew.running:
+        raise WorkerDied(_NO_PROCESS)
+    return False
 
 
 def _work(line: Line) -> None:
@@ -281,15 +233,12 @@ def run_cell(
     found, _ = run_study(
         study, folder, tell, stop=stop, say=lambda line: None, baselines=False, reserved=reserved
     )
-    # On the CPU: from here on no model is trained.
-    first = world.build(study, study.study.seeds[0], Hardware())
-    card = [vars(row) for row in run_report.privacy_card(found, compositions(study, first))]
-    finish(
-        folder,
-        study,
-        card,
-        found.infinite_reason,
-        alarms=[vars(own) for own in found.alarms],
-        kind=found.kind,
-        outside=first.marks.outside,
-    )
+    summary = json.loads((folder / "summary.json").read_bytes())
+    told = {
+        "card": summary["privacy_card"],
+        "infinite_reason": found.infinite_reason,
+        "alarms": plain(found.alarms),
+        "kind": found.kind,
+        "outside": summary["outside"],
+    }
+    finish(folder, study, told)

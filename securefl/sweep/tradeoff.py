@@ -5,20 +5,18 @@ The axis is the true epsilon, or another swept key with numbers.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, log10
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from securefl.core.release import PARTIES
-from securefl.core.text_safety import uncell
 from securefl.report.significance import student
 from securefl.storage.texts import show
+from securefl.study.finished import table_of_rounds
 from securefl.sweep.cells import EPSILON, Cell, Sweep, in_force, setting_in_words, short_names
 from securefl.sweep.run import Facts
 
@@ -50,11 +48,12 @@ class Series:
 
     def points(self, column: str) -> list[Point]:
         """A column's values and their mean over the seeds, for each setting of the axis, lowest first."""
-        groups = [(float(str(asked)), own) for asked, own in self.rows.groupby("asked", sort=True)]
-        if self.axis:
-            return [Point.of(value, own[column]) for value, own in groups]
-        # Without an adversary there is no epsilon, and no finite one is claimed.
-        made = [Point.of(asked, own[column], own["epsilon_true"].fillna(inf).max()) for asked, own in groups]
+        made = []
+        for asked, own in self.rows.groupby("asked", sort=True):
+            known = pd.to_numeric(own[column]).dropna().astype(float).tolist()
+            # Without an adversary there is no epsilon, and no finite one is claimed.
+            at = own["asked" if self.axis else "epsilon_true"].fillna(inf).max()
+            made.append(Point(float(str(asked)), at, student(known)[0], len(own) - len(known), known))
         return sorted(made, key=lambda point: point.at)
 
     @property
@@ -74,8 +73,7 @@ class Series:
         return bool((self.rows["models"] == "personal").any())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
+class Point(NamedTuple):
     """The seeds' values at one setting of the axis.
 
     asked: the setting, such as the epsilon asked for. at: its place on the axis, the largest true epsilon of
@@ -86,19 +84,7 @@ class Point:
     at: float
     mean: float
     missing: int
-    values: tuple[float, ...]
-
-    @classmethod
-    def of(cls, asked: float, values: ArrayLike, at: float | None = None) -> Point:
-        every = np.asarray(pd.to_numeric(pd.Series(values)), dtype=np.float64)
-        known = every[~np.isnan(every)]
-        return cls(
-            asked=asked,
-            at=asked if at is None else at,
-            mean=student(known)[0],
-            missing=len(every) - len(known),
-            values=tuple(known.tolist()),
-        )
+    values: Sequence[float]
 
 
 def holds(series: Sequence[Series]) -> str:
@@ -114,17 +100,8 @@ def results_table(sweep: Sweep, told: Facts) -> pd.DataFrame:
     Columns: cell, one per swept key (its dotted path), arm, protocol, seed, round, and those of
     `results.Results.metrics`.
     """
-    tables = [with_settings(sweep, cell, _metrics(own["metrics"])) for cell, own in told]
+    tables = [with_settings(sweep, cell, table_of_rounds(own["metrics"])) for cell, own in told]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
-
-
-def _metrics(metrics: bytes) -> pd.DataFrame:
-    # An arm may be called "nan". Only an empty field is a missing number.
-    table = io.BytesIO(metrics)
-    # The first line is a comment. Other lines may contain "#".
-    own = pd.read_csv(table, skiprows=1, dtype={"arm": str}, keep_default_na=False, na_values=[""])
-    # Arms and figures by their own names, of which the table has the cells.
-    return own.map(uncell).rename(columns=uncell)
 
 
 def with_settings(sweep: Sweep, cell: Cell, own: pd.DataFrame) -> pd.DataFrame:
@@ -215,7 +192,7 @@ def series_of(sweep: Sweep, summary: pd.DataFrame, axis: str = "", first: int = 
     if axis:
         summary = summary[pd.to_numeric(summary[axis], errors="coerce").notna()]
         summary = summary.assign(asked=pd.to_numeric(summary[axis]))
-    kept = (axis, "arm.protocol") if axis else (EPSILON, "arm.protocol")
+    kept = (axis or EPSILON, "arm.protocol")
     panels = [key for key in sweep.panels if not axis and summary[key].map(show).nunique() > 1]
     keys = _independent([key for key in sweep.keys if key not in kept], summary, panels)
     # dropna=False below: if some cells lack a key, its absence is a value like any other.

@@ -293,10 +293,9 @@ def _fitted(axes: Axes, words: str) -> str:
 
 def _inches(axes: Axes) -> float:
     """The width of a panel with its share of the margins."""
-    figure, place = axes.get_figure(root=True), axes.get_subplotspec()
-    assert figure is not None
-    assert place is not None
-    return figure.get_figwidth() / place.get_gridspec().ncols
+    own: Any = axes
+    width: float = own.get_figure().get_figwidth() / own.get_subplotspec().get_gridspec().ncols
+    return width
 
 
 def worn_by(series: Series) -> Look:

@@ -22,7 +22,7 @@ from securefl.commands.exit_codes import ExitCode
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.data import Dataset
 from securefl.study import session, world
-from securefl.study.config import Brought, RuntimeSection, Study, home_of, parse, read
+from securefl.study.config import Brought, RuntimeSection, Study, origin_of, parse, read
 from securefl.sweep.cells import claim, parse_sweep
 
 ARRAYS = "\n[data]\nclasses = 2\nclients = 4\npartition = { kind = 'iid' }\n"
@@ -177,7 +177,7 @@ def test_the_cells_of_a_sweep_have_the_folder_of_its_study(tmp_path: Path) -> No
     text = path.read_text() + '\n[sweep.grid]\n"local.learning_rate" = [0.1, 0.2]\n'
     sweep = parse_sweep(text, home=path.parent)
     claim(tmp_path / "out", sweep)
-    assert home_of(tmp_path / "out" / "sweep.toml") == path.parent
+    assert origin_of(tmp_path / "out" / "sweep.toml")[0] == path.parent
     for cell in sweep.cells:
         assert world.build(cell.study, 3).problem.clients == 4
 

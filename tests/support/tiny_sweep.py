@@ -144,4 +144,5 @@ def fill(
                 "epsilon": f"{asked:.3g}".replace("inf", "∞"),
             }
         ]
-        finish(folder, cell.study, card, endless, alarms=alarms, kind="classification", outside=outside)
+        told = {"card": card, "infinite_reason": endless, "alarms": alarms, "outside": outside}
+        finish(folder, cell.study, {**told, "kind": "classification"})

@@ -50,11 +50,11 @@ def test_a_figure_styles_itself_alone() -> None:
     assert "<style" not in inline_svg(heat_map(), name="map", title="A map.", labels={})
 
 
-@every("first", ["style.blank(height=1)", "style._shape('o')"])
+@every("first", ["style.blank(height=1)", "paper.styled(None).__enter__()"])
 def test_settings_in_the_working_folder_are_not_read(first: str, tmp_path: Path) -> None:
     """A `matplotlibrc` in a folder such as /tmp may be another user's."""
     (tmp_path / "matplotlibrc").write_text("figure.facecolor: red\ntext.usetex: True\n")
-    look = f"from securefl.report import style; {first}; import matplotlib, os; print(os.getcwd())"
+    look = f"from securefl.report import paper, style; {first}; import matplotlib, os; print(os.getcwd())"
     told = f"{look}; print(matplotlib.rcParams['figure.facecolor'], matplotlib.rcParams['text.usetex'])"
     done = subprocess.run(
         [sys.executable, "-c", told], cwd=tmp_path, capture_output=True, text=True, check=True

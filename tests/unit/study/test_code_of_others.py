@@ -26,7 +26,7 @@ from securefl.core.errors import ConfigError
 from securefl.deployment.folder import PartyOptions, init
 from securefl.deployment.party_setup import PartyStudy
 from securefl.storage.own_code import load
-from securefl.study.config import HOME, home_of, note_home, read
+from securefl.study.config import HOME, note_home, origin_of, read
 from securefl.study.folder import claim, study_of
 from securefl.study.interruption import Told
 from securefl.study.own_code import model_code, require_no_code, told
@@ -148,7 +148,7 @@ def test_a_note_that_the_program_did_not_write_in_this_folder_is_none(mode: int,
         assert HOME in refused(other / "study.toml")
     (other / HOME).unlink()
     note_home(other, home)
-    assert home_of(other / "study.toml") == home
+    assert origin_of(other / "study.toml")[0] == home
     (other / HOME).rename(tmp_path / "kept")
     (other / HOME).symlink_to(tmp_path / "kept")
     assert HOME in refused(other / "study.toml")
@@ -440,6 +440,6 @@ def test_a_note_beside_a_study_without_code_speaks_of_no_code(tmp_path: Path) ->
     (tmp_path / HOME).write_text("/elsewhere\nmade in folder 0\n")
     (tmp_path / HOME).chmod(0o600)
     with pytest.raises(ConfigError) as caught:
-        home_of(tmp_path / "study.toml")
+        origin_of(tmp_path / "study.toml")[0]
     assert "code as it is" not in str(caught.value)
     assert all(word in str(caught.value) for word in (f"remove {HOME}", "--out", "--trust-code"))

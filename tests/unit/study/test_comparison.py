@@ -253,6 +253,13 @@ def test_seeds_that_two_runs_do_not_share_and_arms_without_an_opponent(tmp_path:
     assert "No arm has an opponent" in compared([first, many]).notes[-1]
 
 
+def test_an_arm_whose_name_a_table_could_misread_keeps_it(tmp_path: Path) -> None:
+    """pandas takes NA for no name, and what is behind a # for a comment."""
+    names = ("NA", "FedAvg #1", "null")
+    found = compared([finished(tmp_path / word, arms=names) for word in "ab"])
+    assert found.series["arm"].tolist() == [*names, *names]
+
+
 def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     evil = "<script>alert(1)"
     run = finished(tmp_path / evil, config=text(FEDAVG).replace('"tiny"', f'"{evil}"'), arms=(evil,))

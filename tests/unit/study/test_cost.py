@@ -13,10 +13,7 @@ from securefl.study.cost import (
     PRESETS,
     ClientCosts,
     CostModel,
-    DeviceLaw,
     Devices,
-    Payload,
-    Preset,
     PresetName,
     client_costs,
     decibel,
@@ -31,14 +28,15 @@ MODEL = CostModel(
     cycles_per_bit=1000,
     epochs=4,
     model_megabytes=1.0,
+    ghz=(2.0, 0.1),
+    mhz=(0.5, 1.0),
 )
 TWO = Devices(ghz=np.array([0.5, 2.0]), mhz=np.array([1.0, 4.0]))
-NOTHING = Payload()
 
 
-def costs_of(model: CostModel, devices: Devices, sizes: Any, traffic: Payload = NOTHING) -> ClientCosts:
+def costs_of(model: CostModel, devices: Devices, sizes: Any, profile: int | None = None) -> ClientCosts:
     """With the papers' number of passes."""
-    return client_costs(model, devices, sizes, traffic, model.epochs)
+    return client_costs(model, devices, sizes, model.epochs, profile=profile)
 
 
 def test_decibel_is_a_power_ratio() -> None:
@@ -49,17 +47,17 @@ def test_decibel_is_a_power_ratio() -> None:
 
 def test_a_constant_model_goes_down_once_and_up_at_half_the_speed() -> None:
     # 3 * 8 megabit over 1 (or 4) MHz * 2 bit
-    assert client_costs(MODEL, TWO, 2500, NOTHING, 0).seconds == pytest.approx([12.0, 3.0])
-    assert client_costs(MODEL, TWO, 2500, Payload(up=1, down=1), 0).seconds == pytest.approx([12.0, 3.0])
+    assert client_costs(MODEL, TWO, 2500, 0).seconds == pytest.approx([12.0, 3.0])
+    assert client_costs(MODEL, TWO, 2500, 0, up=1, down=1).seconds == pytest.approx([12.0, 3.0])
 
 
 def test_real_bytes_are_charged_per_client_and_direction() -> None:
     real = replace(MODEL, model_megabytes=None)
-    traffic = Payload(up=np.array([1e6, 0.0]), down=np.array([0.0, 1e6]))
+    up, down = np.array([1e6, 0.0]), np.array([0.0, 1e6])
 
     # up: 2 * 8 megabit / (1 * 2); down: 8 megabit / (4 * 2)
-    assert client_costs(real, TWO, 2500, traffic, 0).seconds == pytest.approx([8.0, 1.0])
-    assert client_costs(real, TWO, 2500, Payload(up=1e6, down=1e6), 0).seconds == pytest.approx([12.0, 3.0])
+    assert client_costs(real, TWO, 2500, 0, up=up, down=down).seconds == pytest.approx([8.0, 1.0])
+    assert client_costs(real, TWO, 2500, 0, up=1e6, down=1e6).seconds == pytest.approx([12.0, 3.0])
 
 
 def test_training_counts_cycles_over_the_clock() -> None:
@@ -70,13 +68,13 @@ def test_training_counts_cycles_over_the_clock() -> None:
 
 
 def test_a_profile_goes_up_at_half_the_bandwidth() -> None:
-    quiet = replace(MODEL, model_megabytes=None, charge_profile=True)
+    quiet = replace(MODEL, model_megabytes=None)
     # 250 kB = 2 megabit over 1 / 2 MHz * 2 bit
-    assert costs_of(quiet, TWO, 0, Payload(profile=250_000)).seconds == pytest.approx([2.0, 0.5])
+    assert costs_of(quiet, TWO, 0, profile=250_000).seconds == pytest.approx([2.0, 0.5])
 
 
 def test_costs_without_a_profile() -> None:
-    costs = costs_of(MODEL, TWO, 2500, Payload(profile=250_000))
+    costs = costs_of(MODEL, TWO, 2500)
 
     assert costs.seconds == pytest.approx([14.0, 3.5])
     # 0.5 W * 12 s + 0.25 W * 0.5^3 * 2 s; 0.5 W * 3 s + 0.25 W * 2^3 * 0.5 s
@@ -84,7 +82,7 @@ def test_costs_without_a_profile() -> None:
 
 
 def test_costs_with_a_profile() -> None:
-    costs = costs_of(replace(MODEL, charge_profile=True), TWO, 2500, Payload(profile=250_000))
+    costs = costs_of(MODEL, TWO, 2500, profile=250_000)
 
     # beside the 14 and 3.5 s without one: 0.5 and 0.125 s to make it, 2 and 0.5 s to send it
     assert costs.seconds == pytest.approx([16.5, 4.125])
@@ -106,7 +104,7 @@ def test_a_round_of_nobody_costs_nothing() -> None:
 
 
 def test_devices_are_drawn_from_their_laws_and_never_below_zero() -> None:
-    devices = DeviceLaw(ghz=(2.0, 0.1), mhz=(0.5, 1.0)).draw(20_000, np.random.default_rng(5))
+    devices = MODEL.draw(20_000, np.random.default_rng(5))
 
     assert devices.ghz.mean() == pytest.approx(2.0, abs=0.01)
     assert devices.ghz.std() == pytest.approx(0.1, abs=0.01)
@@ -116,15 +114,15 @@ def test_devices_are_drawn_from_their_laws_and_never_below_zero() -> None:
 
 
 def average_round(
-    preset: Preset, clients: int, cohort: int, sizes: Callable[[np.random.Generator], Any], repeats: int
+    preset: CostModel, clients: int, cohort: int, sizes: Callable[[np.random.Generator], Any], repeats: int
 ) -> tuple[float, float]:
     """Mean seconds and mean Wh of a round under uniform selection, over seeded device draws."""
     rng = np.random.default_rng(2021)
     seconds, energy = [], []
     for _ in range(repeats):
-        devices, records = preset.law.draw(clients, rng), np.broadcast_to(sizes(rng), clients)
+        devices, records = preset.draw(clients, rng), np.broadcast_to(sizes(rng), clients)
         chosen = rng.choice(clients, cohort, replace=False)
-        costs = costs_of(preset.model, devices.of(chosen), records[chosen], Payload(profile=8 * 64))
+        costs = costs_of(preset, devices.of(chosen), records[chosen])
         seconds.append(costs.round_seconds)
         energy.append(costs.watt_hours)
     return float(np.mean(seconds)), float(np.mean(energy))
@@ -167,9 +165,9 @@ def test_the_time_of_emnist_v2_is_a_usual_draw_of_its_devices() -> None:
     preset, rng = PRESETS["emnist_v2"], np.random.default_rng(2021)
     runs = []
     for _ in range(100):
-        devices = preset.law.draw(500, rng)
+        devices = preset.draw(500, rng)
         cohorts = [devices.of(rng.choice(500, 25, replace=False)) for _ in range(103)]
-        rounds = [costs_of(preset.model, own, 480).round_seconds for own in cohorts]
+        rounds = [costs_of(preset, own, 480).round_seconds for own in cohorts]
         runs.append(np.mean(rounds))
 
     low, high = np.quantile(runs, [0.1, 0.9])
@@ -177,8 +175,7 @@ def test_the_time_of_emnist_v2_is_a_usual_draw_of_its_devices() -> None:
 
 
 def test_cifar10_v2_meets_table_5_within_a_draw_of_ten_devices() -> None:
-    preset = PRESETS["cifar10_v2"]
-    preset = replace(preset, model=replace(preset.model, model_megabytes=1.0))
+    preset = replace(PRESETS["cifar10_v2"], model_megabytes=1.0)
     mean, energy = average_round(preset, 10, 5, lambda _: 5000, 1000)
 
     assert mean == pytest.approx(91.4 * 60 / 38, rel=0.20)
@@ -186,10 +183,9 @@ def test_cifar10_v2_meets_table_5_within_a_draw_of_ten_devices() -> None:
 
 
 def test_the_v2_profile_charge_on_cifar10_is_one_epoch_in_six() -> None:
-    plain = replace(PRESETS["cifar10_v2"].model, model_megabytes=1.0)
-    charged = replace(plain, charge_profile=True)
-    devices = PRESETS["cifar10_v2"].law.draw(10, np.random.default_rng(0))
-    without, with_profile = (costs_of(m, devices, 5000) for m in (plain, charged))
+    plain = replace(PRESETS["cifar10_v2"], model_megabytes=1.0)
+    devices = plain.draw(10, np.random.default_rng(0))
+    without, with_profile = (costs_of(plain, devices, 5000, profile=own) for own in (None, 0))
 
     # Table 5, energy a round of FedProf over FedAvg: (39.67 / 14) / (93.52 / 38) = 1.15
     assert with_profile.joules.sum() / without.joules.sum() == pytest.approx(

@@ -117,7 +117,7 @@ def in_round(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[str, bo
 
     def playing(self: RoundRunner, at: int, state: Any) -> Any:
         if at == number:
-            do(self._arm.name, os.getpid() != HERE)
+            do(self._of.arm.name, os.getpid() != HERE)
         return play(self, at, state)
 
     monkeypatch.setattr(RoundRunner, "play", playing)

@@ -34,6 +34,7 @@ from securefl.study.publication import (
     public,
 )
 from securefl.study.round_events import Round
+from securefl.study.seeded import Digests
 
 PUBLIC = {
     ".lock": "whose process runs here; empty afterwards",
@@ -197,7 +198,9 @@ def _planted(folder: Path) -> Path:
     of = study(FEDAVG, rounds=5)
     rows = [_record(number) for number in (1, 2)]
     found = results.collect(of, [ArmRun(of.arms[0], world(of), rows, [])])
-    return run_report.write(of, found, [], folder, "securefl run x", digests={"data": "SHA-256 0123abcd4567"})
+    return run_report.write(
+        of, found, [], folder, "securefl run x", marks=Digests(private={"data": "SHA-256 0123abcd4567"})
+    )
 
 
 def _record(number: int) -> dict[str, Any]:

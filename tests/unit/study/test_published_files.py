@@ -26,6 +26,7 @@ from securefl.study import run_report, session
 from securefl.study.alarms import Alarm
 from securefl.study.config import Study
 from securefl.study.results import Results
+from securefl.study.seeded import Digests
 
 LG = '[[arm]]\nname = "LG"\nprotocol = "lg_fedavg"\n'
 TIMES = ("seconds_model", "watt_hours", "wall_seconds")
@@ -130,7 +131,7 @@ def test_no_private_figure_reaches_a_file_outside(finished: tuple[Study, Results
             ],
             columns=["arm", "seed", "round", "party", "least", "median", "most"],
         )
-        run_report.write(of, own, CARD, folder, "securefl run x", digests=digests, spent=spent)
+        run_report.write(of, own, CARD, folder, "securefl run x", marks=Digests(private=digests), spent=spent)
         made.append(outside(folder))
     assert made[0].keys() == made[1].keys()
     assert {name for name in made[0] if made[0][name] != made[1][name]} == set()

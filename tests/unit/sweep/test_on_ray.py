@@ -132,7 +132,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, times: int, rate: float = 0.1) -> No
     play, left = RoundRunner.play, iter(range(times))
 
     def playing(self: RoundRunner, number: int, state: Any) -> Any:
-        if self._study.local.learning_rate == rate and number == 2 and next(left, None) is not None:
+        if self._of.study.local.learning_rate == rate and number == 2 and next(left, None) is not None:
             raise Lost
         return play(self, number, state)
 
@@ -178,7 +178,7 @@ def test_a_cell_that_fails_stops_no_other_and_says_where_its_traceback_is(
     play = RoundRunner.play
 
     def playing(self: RoundRunner, number: int, state: Any) -> Any:
-        if self._study.local.learning_rate == 0.1:
+        if self._of.study.local.learning_rate == 0.1:
             raise ZeroDivisionError("a defect")
         return play(self, number, state)
 

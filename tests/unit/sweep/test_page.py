@@ -153,7 +153,10 @@ def test_two_seeds_are_points_and_bands_end_where_accuracy_does(swept: Sweep, tm
     assert [line.get_marker() for line in own[1:3]] == [".", "."]
     assert not axes.collections, "neither bands nor bars"
     five = [0.0, 0.0, 0.1, 0.9, 0.9]
-    points = [Point.of(1.0, five), Point.of(2.0, [1 - own for own in five])]
+    points = [
+        Point(at, at, sum(own) / len(own), 0, own)
+        for at, own in ((1.0, five), (2.0, [1 - one for one in five]))
+    ]
     draw(axes, series[0], lambda _, at: at, points, 0.0, 1.0)
     heights = np.concatenate([path.vertices[:, 1] for path in axes.collections[0].get_paths()])
     assert (heights.min(), heights.max()) == (0.0, 1.0)

@@ -24,7 +24,6 @@ from securefl.sweep.page import render
 from securefl.sweep.report import as_json
 from securefl.sweep.run import FACTS, METRICS, facts_of
 from securefl.sweep.tradeoff import (
-    Point,
     Series,
     filters,
     other_axes,
@@ -181,8 +180,13 @@ def test_the_band_is_students() -> None:
     assert student([5.0])[0] == 5.0
     assert math.isnan(student([5.0])[1])
     assert math.isnan(student([])[0])
-    point = Point.of(1.0, pd.Series([1, None, 3], dtype="Int64"))
-    assert (point.mean, point.missing, point.values) == (2.0, 1, (1.0, 3.0))
+
+
+def test_a_seed_without_a_value_is_counted(swept: Sweep, tmp_path: Path) -> None:
+    own = series_of(swept, filled(swept, tmp_path))[0]
+    lost = own.rows[own.rows["asked"] == 1.0].assign(rounds_to_target=pd.array([1, None, 3], dtype="Int64"))
+    (point,) = replace(own, rows=lost).points("rounds_to_target")
+    assert (point.mean, point.missing, point.values) == (2.0, 1, [1.0, 3.0])
 
 
 WORDED = """
