@@ -392,6 +392,16 @@ def test_poisoned_clients() -> None:
         assert cell.split(",")[0].split()[0] in name
 
 
+def test_a_bound_that_adapts() -> None:
+    """From each start it ends within 0.005 of the best fixed bound."""
+    table = pd.read_csv(RESULTS / "adaptive_clipping.csv", comment="#")
+    by = table.pivot(index="local.update_bound", columns="arm", values="accuracy")
+    assert cells("A bound that adapts") == [
+        [f"{bound:g}", f"{row['Fixed']:.3f}", f"{row['Adaptive']:.3f}"] for bound, row in by.iterrows()
+    ]
+    assert (by["Adaptive"] - by["Fixed"].max()).abs().max() < 0.005
+
+
 def test_no_target_is_exceeded() -> None:
     table = pd.read_csv(RESULTS / "targets.csv", dtype=str, comment="#")
     told = pd.to_numeric(table["epsilon told"], errors="coerce").dropna()
