@@ -340,5 +340,6 @@ def _written(
         marks.outside,
         marks.private,
         spent=spent(runs, made.arms),
+        claimed=run_report.claimed_curves(study, made.arms),
     )
     return collected, page
