@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from dp_accounting import DpEvent
 
+from securefl.accounting.curve import Curve, beside_epsilon
 from securefl.accounting.figures import in_words, plain
 from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.installed import versions
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
-from securefl.mechanisms.charges import infinite_reasons
+from securefl.mechanisms.charges import events_of, infinite_reasons
 from securefl.report import client_plots, measure_plots, plots, privacy_plots, run_page
 from securefl.report.accuracy import MEASURES
 from securefl.report.pages import Picture
@@ -49,10 +51,16 @@ _MEASURED = ("measures", "confusion", "reliability")
 """The tables of models that were tested after the last round."""
 
 
-def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -> list[Picture]:
+def figures(
+    study: Study,
+    results: Results,
+    spent: pd.DataFrame | None = None,
+    claimed: Mapping[str, Curve] | None = None,
+) -> list[Picture]:
     """The pictures of these results, the most important one first. Those that are published have one.
 
     spent: the table of `spent.spent`, if it is known. How far holders lie apart follows from who took part.
+    claimed: of `claimed_curves`.
     """
     of_arm = looks(arm.name for arm in study.arms)
     measure, kinds = MEASURES[results.kind], _tested(results)
@@ -71,6 +79,17 @@ def figures(study: Study, results: Results, spent: pd.DataFrame | None = None) -
                     label=measure.axis,
                     least=measure.least,
                 ),
+            )
+        )
+    if claimed:
+        made.append(
+            Picture(
+                name="curves",
+                title="Privacy curves",
+                caption="Delta at every epsilon, and below it how often the best test for one "
+                f"{study.privacy.unit} misses at each rate of false alarms, after all releases that the plan "
+                "allows. Curves that are infinite or 0 are left out.",
+                draw=lambda: privacy_plots.curves(claimed),
             )
         )
     if results.participation.empty:
@@ -218,6 +237,7 @@ def write(
     device: str = "cpu",
     marks: Digests | None = None,
     spent: pd.DataFrame | None = None,
+    claimed: Mapping[str, Curve] | None = None,
 ) -> Path:
     """Write tables, plots, versions and pages into the run folder. Returns the path of the page to publish.
 
@@ -225,7 +245,7 @@ def write(
 
     reproduce: the command that repeats the run. changes: sentences on how the model was changed for private
     training. marks: of records, code and model that are not packaged. spent: what data holders spent, by
-    round (`spent.spent`), which is not for publication.
+    round (`spent.spent`), which is not for publication. claimed: of `claimed_curves`.
     """
     marks = marks or Digests()
     conditions = {**versions(), "device": device, **marks.words}
@@ -245,7 +265,8 @@ def write(
         files.write(private / "records.json", json_text(marks.private))
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
     to_publish, whole = (
-        {own.name: own for own in made} for made in (figures(study, shown), figures(study, results, spent))
+        {own.name: own for own in made}
+        for made in (figures(study, shown, None, claimed), figures(study, results, spent, claimed))
     )
     if results.metrics["accuracy"].equals(shown.metrics["accuracy"]):
         whole |= to_publish  # drawn once
@@ -307,6 +328,23 @@ def privacy_card(results: Results, arms: Mapping[str, tuple[Algorithm, Plan]]) -
         run_page.PrivacyRow(party=party, arms=arms, learns=seen, epsilon=epsilon, shortly=shortly)
         for (party, seen, shortly, epsilon), arms in rows.items()
     ]
+
+
+def claimed_curves(study: Study, arms: Mapping[str, tuple[Algorithm, Plan]]) -> dict[str, Curve]:
+    """The curves of all releases that plans allow, against each adversary, by their names in a legend.
+
+    Arms of equal events share a curve. Curves that are infinite or 0 are left out.
+    """
+    found: dict[tuple[str, frozenset[tuple[DpEvent, int]]], list[str]] = {}
+    for party in study.privacy.adversaries or PARTIES:
+        for arm, (algorithm, plan) in arms.items():
+            events = events_of(plan, specs_of(algorithm), party, plan.max_rounds)
+            found.setdefault((party, frozenset(events.items())), []).append(arm)
+    made = (
+        (f"{', '.join(names)}, against the {party}", Curve.of(dict(own)))
+        for (party, own), names in found.items()
+    )
+    return {name: own for name, own in made if beside_epsilon(own)}
 
 
 def infinite_reasons_of(

@@ -323,7 +323,9 @@ def _written(
     # More rounds are asked for of a finished run: each number of rounds is a command.
     reproduce = "\n".join([again, *(f"{again} --rounds {one}" for one in rounds_of(study, folder)[1:])])
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
-    told = spent(runs, made.arms)
     marks = made.first.marks
-    page = run_report.write(study, collected, card, out, reproduce, changes, where, marks, told)
+    claimed = run_report.claimed_curves(study, made.arms)
+    page = run_report.write(
+        study, collected, card, out, reproduce, changes, where, marks, spent(runs, made.arms), claimed
+    )
     return collected, page

@@ -33,6 +33,7 @@ from securefl.study.arm import made_folder
 from securefl.study.config import Study, parse
 from securefl.study.forecast import forecast, lines
 from securefl.study.run import run_arm
+from securefl.study.run_report import claimed_curves
 
 ROUNDS, APART, CLIENTS = 6, 3, 9
 CENTRAL = {
@@ -203,6 +204,18 @@ def test_plan_says_why_noise_is_independent_though_clients_rest() -> None:
     assert said == "the noise of the update is independent: this model is no sum of such totals"
     of = replace(of, privacy=replace(of.privacy, bands=1))
     assert forecast(of, of.arms[0], world(of)).correlation == ""
+
+
+def test_a_report_has_the_curves_of_what_the_plan_allows() -> None:
+    """Arms of equal claims share one, and the server, which sees totals, has none that is finite."""
+    of = study()
+    of = replace(of, privacy=replace(of.privacy, adversaries=()))
+    algorithm, plan = composed(of)[:2]
+    bare = replace(plan, non_private=("update",), noise="none")
+    arms = {"a": (algorithm, plan), "b": (algorithm, plan), "c": (algorithm, bare)}
+    [(name, curve)] = claimed_curves(of, arms).items()
+    assert name == "a, b, against the others"
+    assert curve.epsilon(plan.delta) == pytest.approx(8.0, rel=1e-6)
 
 
 @every("privacy", ({}, KEY_HOLDER, {"bands": '"blt"'}))
