@@ -1,6 +1,8 @@
-"""Files and folders of older releases are refused by every reader and command, and stay as they are.
+"""Files and folders of releases are read by every reader and command. Those from before are refused.
 
-`older/COMMIT.tar.xz` has one of each, made by the code of that commit (`older/make.py`).
+`releases/VERSION.tar.xz` has one of each, made by that release (`older/make.py`). A later version reads them,
+or refuses them by their version once its own differs. `older/COMMIT.tar.xz` is from before the first release:
+refused, and left as it is.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from support.offenders import offenders
@@ -30,8 +33,9 @@ from securefl.storage.database import Database, Kind
 from securefl.study import checkpoint, split_key
 from securefl.study.folder import study_of
 
-OLDER = Path(__file__).parent / "older"
+OLDER, RELEASES = Path(__file__).parent / "older", Path(__file__).parent / "releases"
 STATES = sorted(path.name.split(".")[0] for path in OLDER.glob("*.tar.xz"))
+READ = sorted(path.name.removesuffix(".tar.xz") for path in RELEASES.glob("*.tar.xz"))
 TERMS = Terms(unit="record", adjacency="replace-one", delta=1e-5)
 REFUSALS = (ConfigError, DataError, RemoteProtocolError)
 Reader = Callable[[Path], object]
@@ -121,11 +125,32 @@ COMMANDS = {
 }
 
 
+READ_BY = {
+    "report run": "Report: run/report.html",
+    "statement run": "epsilon",
+    "table run": "x",
+    "export run -o new.safetensors": "new.safetensors",
+    "compare run sweep/cells/epsilon-8 -o new.html": "new.html",
+    "run study.toml --out run": "Report: run/report.html",
+    "sweep sweep.toml --out sweep": "Page: sweep/sweep.html",
+    "plan study.toml": "8.00 before",
+    "ledger show summing/ledger.sqlite": "head after 8 entries",
+    "ledger show run/private/arms/x/seed-3/ledger.sqlite": "head after",
+    "ledger runs shared.sqlite": "1 run; a budget of epsilon 20",
+    "predict model.safetensors records.npy -o new.csv": "new.csv",
+    "party status parties/client-0000": "refusals: none",
+    "reveal --secret K/secret.key --evaluator V/evaluator.pub --client C-p1/client.pub --client "
+    "C-p2/client.pub scores.enc": "p1",
+}
+"""Commands over a release's files, with a part of what each prints."""
+
+
 @pytest.fixture
 def older(tmp_path: Path) -> Callable[[str], Path]:
     def unpacked(state: str) -> Path:
         root = tmp_path / state
-        with tarfile.open(OLDER / f"{state}.tar.xz") as archive:
+        home = OLDER if state in STATES else RELEASES
+        with tarfile.open(home / f"{state}.tar.xz") as archive:
             archive.extractall(root, filter="data")
         for path in root.rglob("*"):
             path.chmod(0o700 if path.is_dir() else 0o600)
@@ -183,6 +208,51 @@ def test_every_command_refuses_what_an_older_release_wrote(
 
     assert offenders(COMMANDS, check) == []
     assert contents(root) == before
+
+
+@pytest.mark.parametrize("release", READ)
+def test_every_reader_reads_what_a_release_wrote(release: str, older: Callable[[str], Path]) -> None:
+    root = older(release)
+
+    def ledger(path: Path) -> Ledger:
+        return Ledger(path, statements.terms_of(path))
+
+    at = "parties/client-0000/ledger.sqlite"
+    readers = {
+        **READERS,
+        "a ledger": ("**/ledger.sqlite", "", ledger),
+        "acts": (at, "", journal.Journal),
+        "sessions": (at, "", session_store.SessionStore),
+    }
+
+    def check(name: str) -> None:
+        where, _, read = readers[name]
+        found = sorted(root.glob(where))
+        assert found, "the archive has none"
+        for path in found:
+            try:
+                read(path)
+            except REFUSALS as refusal:
+                pytest.fail(f"{path}: {refusal}")
+
+    # Of the keys in pads/K the archive has the heads.
+    assert offenders((name for name in readers if not name.startswith("pads/K")), check) == []
+
+
+@pytest.mark.parametrize("release", READ)
+def test_every_command_reads_what_a_release_wrote(
+    release: str, older: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = older(release)
+    np.save(root / "records.npy", np.ones((2, 1, 8, 8), np.float32))
+
+    def check(words: str) -> None:
+        monkeypatch.chdir(root / "compact" if words.startswith("reveal") else root)
+        ended = CliRunner().invoke(cli, words.split())
+        assert ended.exception is None, f"{ended.exception} {ended.output}"
+        assert READ_BY[words] in ended.output, ended.output
+
+    assert offenders(READ_BY, check) == []
 
 
 def test_the_archives_have_one_of_each_format(older: Callable[[str], Path]) -> None:

@@ -1,10 +1,12 @@
-"""Writes one file of each format with the code of an older checkout, as an archive.
+"""Writes one file of each format with the code of a checkout, as an archive.
 
     git worktree add OLD COMMIT
     PYTHONPATH=OLD:OLD/tests python tests/vectors/older/make.py tests/vectors/older/COMMIT.tar.xz
+    PYTHONPATH=.:tests python tests/vectors/older/make.py tests/vectors/releases/VERSION.tar.xz --whole
 
 That checkout's own commands make everything. Of a long document of a matching only the head is kept: its
-first line has the version. Pages, tables and pictures have no version, and are left out.
+first line has the version. An archive of a release has those of one matching whole, since later versions read
+them. Pages and pictures have no version, and are left out. So are tables, but not of a release.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 HEAD = 2**10
-LEFT_OUT = {".html", ".png", ".svg", ".csv", ".parquet", ".lock", ".sqlite-shm", ".sqlite-wal", ".txt"}
+LEFT_OUT = {".html", ".png", ".svg", ".lock", ".sqlite-shm", ".sqlite-wal"}
+TABLES = {".csv", ".parquet", ".txt"}
 
 
 def of_the_checkout() -> None:
@@ -105,14 +108,16 @@ def summing(root: Path) -> None:
     securefl.masked_sum(values, bound=1.0, **trust, ledger=root / "ledger.sqlite", delta=1e-5)
 
 
-def wanted(path: Path) -> bool:
+def wanted(path: Path, whole: bool) -> bool:
     """Whether a file, by its path below the folder, has a version or is needed beside one that has."""
+    if path.suffix in LEFT_OUT or (not whole and path.suffix in TABLES):
+        return False
     twins = {"server", "client-0001", "client-0002", "state"}
-    again = path.is_relative_to("sweep/cells") and "arms" in path.parts
-    return path.suffix not in LEFT_OUT and path.name != ".lock" and not twins & {*path.parts} and not again
+    again = not whole and path.is_relative_to("sweep/cells") and "arms" in path.parts
+    return path.name not in (".lock", "home.txt") and not twins & {*path.parts} and not again
 
 
-def main(target: Path) -> None:
+def main(target: Path, whole: bool) -> None:
     of_the_checkout()
     with TemporaryDirectory() as at:
         root = Path(at).resolve()
@@ -124,9 +129,10 @@ def main(target: Path) -> None:
         summing(root / "summing")
         with tarfile.open(target, "w:xz", preset=9) as archive:
             for path in sorted(root.rglob("*")):
-                if path.is_file() and wanted(path.relative_to(root)):
+                if path.is_file() and wanted(path.relative_to(root), whole):
                     content = path.read_bytes()
-                    if content.startswith(b"securefl "):
+                    kept = whole and not path.is_relative_to(root / "pads" / "K")
+                    if not kept and content.startswith(b"securefl "):
                         content = content[:HEAD]
                     inside = tarfile.TarInfo(str(path.relative_to(root)))
                     inside.size, inside.mode = len(content), 0o600
@@ -134,4 +140,4 @@ def main(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), "--whole" in sys.argv)
