@@ -89,9 +89,12 @@ def row_noise(
     if before is None:
         return None
     assert isinstance(mechanism, Mechanism), "the registry refuses others with correlated noise"
-    rows = [_row(secret, at.session, wanted.spec.name, row) for row in range(1, at.round + 1)]
+    rows = [_row(secret, at.session, wanted, row) for row in range(1, at.round + 1)]
     return mechanism.correlation.noise(wanted.size, mechanism.sigma, rows, before)
 
 
-def _row(secret: SecretKey, session: bytes, name: str, row: int) -> Source:
-    return Source(derived(secret, b"correlated rows|" + fields(session, name.encode(), u32(row))))
+def _row(secret: SecretKey, session: bytes, wanted: Sum, row: int) -> Source:
+    # A stream does not begin with the values of a shorter one. So each length has rows of its own:
+    # else a few entries of a row of another length would keep the noise that it should cancel.
+    of = fields(session, wanted.spec.name.encode(), u32(row), u32(wanted.size))
+    return Source(derived(secret, b"correlated rows|" + of))

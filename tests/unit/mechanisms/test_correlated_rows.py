@@ -206,6 +206,18 @@ def test_each_row_value_and_secret_has_a_z_of_its_own(tmp_path: Path) -> None:
         assert abs(np.corrcoef(first, z)[0, 1]) < 0.15
 
 
+@every(("size", "alike"), ((10_000, True), (10_001, False)))
+def test_totals_of_another_length_have_rows_of_their_own(size: int, alike: bool, tmp_path: Path) -> None:
+    """A server chooses the length. 34 of 10,000 values were others in a longer stream, and cancelled nothing.
+
+    0.06 are six deviations of the correlation of independent values.
+    """
+    drawer = Drawer(tmp_path / str(size))
+    first, second = drawer.noise(1, size=10_000), drawer.noise(2, size=size)[:10_000]
+    correlation = np.corrcoef(first, second)[0, 1]
+    assert correlation < -0.3 if alike else abs(correlation) < 0.06
+
+
 def test_one_band_is_independent_noise_bit_for_bit(tmp_path: Path) -> None:
     plans = (replace(PLAN, coefficients=(1.0,)), replace(PLAN, coefficients=(1.0,), separation=1))
     found = []
