@@ -288,7 +288,7 @@ def files(home: Path) -> Iterator[Kind]:
     table.to_parquet(home / "table.parquet")
     yield of("parquet", "table.parquet")
     two = table.assign(high=(table["a"] + table["b"] > 1).astype(int))
-    two.to_csv(home / "labels.csv", index=False)
+    (home / "labels.csv").write_text(written(two))
     for how in PRIVACY:
         yield of(
             "CSV of two labels of a record",

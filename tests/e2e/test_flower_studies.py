@@ -18,6 +18,7 @@ from support.tiny_study import text
 from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES, SERVER
 from securefl.deployment.coordinator import OwnMachines
+from securefl.deployment.plan_file import HolderTerms, PlanFile
 from securefl.flower.exchange import GridExchange
 from securefl.study.arm import ArmRun
 from securefl.study.run import run_arm
@@ -105,13 +106,22 @@ def test_a_party_that_is_started_again_is_back_in_the_next_round() -> None:
     assert "restart" in " ".join(entry.text for entry in parties.files["client-0002"].diary.refusals())
 
 
+def agreed(parties: Parties) -> PlanFile:
+    """What the server's owner agreed to."""
+    made = parties.made
+    terms = HolderTerms.of(made.plan)
+    return PlanFile(
+        name=SERVER, arm=made.arm.name, seed=1, counter="", terms=terms, plan=made.plan, clients=CLIENTS
+    )
+
+
 def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
     parties = Parties(hidden("masked"))
     made, grid = parties.made, parties.grid
 
     def run(rounds: int) -> ArmRun:
         exchange = GridExchange(grid, parties.nodes, deadline=5, clock=grid.clock, pause=grid.pause)
-        backend = OwnMachines(parties.made.plan, parties.pinned, parties.keys[SERVER], exchange)
+        backend = OwnMachines(agreed(parties), parties.pinned, parties.keys[SERVER], exchange)
         return run_arm(made.study, made.arm, made.world, tmp_path, print, rounds=rounds, backend=backend)
 
     assert len(run(1).records) == 1
@@ -133,6 +143,6 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(tmp_path: Path) -> None:
 def test_what_only_a_simulation_has_is_refused(section: str, said: str, tmp_path: Path) -> None:
     parties = Parties(text(FEDAVG, clients=CLIENTS, rounds=1, extra=section))
     made = parties.made
-    backend = OwnMachines(parties.made.plan, parties.pinned, parties.keys[SERVER], lambda requests: {})
+    backend = OwnMachines(agreed(parties), parties.pinned, parties.keys[SERVER], lambda requests: {})
     with pytest.raises(ConfigError, match=said):
         run_arm(made.study, made.arm, made.world, tmp_path, print, backend=backend)

@@ -315,12 +315,12 @@ def test_layouts_come_back_as_they_went(arrays: Any, tmp_path: Path) -> None:
 @every("strategy", [FedXgbBagging, FedXgbCyclic])
 def test_trees_are_refused_by_name(strategy: Any) -> None:
     with pytest.raises(ConfigError, match=f"got {strategy.__name__}"):
-        served(strategy(), UPDATES)
+        served(strategy(), UPDATES, CLEAR)
 
 
 def test_a_strategy_of_flowers_earlier_interface_is_refused_with_its_module() -> None:
     with pytest.raises(ConfigError, match=r"flwr\.server\.strategy"):
-        served(LegacyFedAvg(), UPDATES)  # type: ignore[arg-type]
+        served(LegacyFedAvg(), UPDATES, CLEAR)  # type: ignore[arg-type]
 
 
 def test_an_app_of_flowers_earlier_interface_gives_no_value(

@@ -124,7 +124,7 @@ def test_under_masks_and_noise_it_is_a_loss_of_the_record(tmp_path: Path, privac
     whole = text(**privacy).replace("fraction = 0.5", "fraction = 1.0")
     if "epsilon" in privacy:
         whole = whole.replace("batch_size = 8", "batch_size = 8\nupdate_bound = 1.0")
-        whole = whole.replace("clients = 4", 'clients = 4\ntest = "tests.csv"\npublic_num_examples = 60')
+        whole = whole.replace("clients = 4", "clients = 4\npublic_num_examples = 40")
     finds().to_csv(tmp_path / "finds.csv", index=False)
     study = parse(whole, home=tmp_path)
     assert world.build(study, 3).problem.loss == "binary_cross_entropy"
