@@ -108,6 +108,7 @@ def curves(of: Mapping[str, Curve]) -> Figure:
         light_frame(axes)
     left.set_yscale("log")
     left.set_ylim(_LEAST_DELTA, 1.5)
+    left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # exponents are small on a phone
     left.set_xlabel("epsilon")
     left.set_ylabel("delta")
     right.set_xlabel("false alarms (share, 0 to 1)")
