@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 Pattern = tuple[int, ...]
 ROUNDS: Final = 9
 APART: Final = 3
-RUNS: Final = 30
+RUNS: Final = 20
 VICTIM: Final = 0
 SPECS = [
     ValueSpec(
@@ -50,7 +50,7 @@ SPECS = [
         sensitivity={("client", "zero-out"): 1.0},
         grid=Grid.around(1.0),
     )
-    for number in range(20)
+    for number in range(60)
 ]
 """Values of one run, each with noise and a charge of its own: a run is one trial of each."""
 PLAN = Plan(
