@@ -6,7 +6,7 @@ Each picture reads a file of benchmarks/results/ (see `PICTURES`). The figures t
 minutes to hours, whose commands the files name in their first line; no picture runs one. Pictures whose marks
 are single records or whole models (representations.png, adds_compression.png,
 adds_local.png, crafted_model.png) are drawn by those runs themselves. `securefl reproduce` draws
-fedprof_v2_table_3_traces.png and fedprof_v2_table_5_twin_traces.png, as its traces-rounds.png.
+fedprof_v2_table_5_twin_traces.png, as its traces-rounds.png.
 """
 
 from __future__ import annotations
@@ -195,6 +195,7 @@ PICTURES: Mapping[str, Callable[[], Figure]] = {
     "fedlog_tradeoff": lambda: bodies("fedlog_tradeoff.csv"),
     "fedlog_tradeoff_mnist": lambda: bodies("fedlog_tradeoff_mnist.csv"),
     "fedprof_private": _curves("fedprof_private.csv"),
+    "fedprof_v2_table_3_twin_tuned_traces": _traces("fedprof_v2_table_3_twin_tuned"),
     "fedprof_v2_table_4_twin_tuned_traces": _traces("fedprof_v2_table_4_twin_tuned"),
     "growth": growth,
     "heads": heads,
