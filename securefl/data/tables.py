@@ -25,7 +25,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.data.columns import UNREADABLE, CommaText
 from securefl.data.digests import PINNED
 from securefl.data.layout import Arrays, Dialect
-from securefl.storage.inputs import opened, require_size
+from securefl.storage.inputs import DAMAGED, opened, require_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -345,7 +345,7 @@ def _npz(path: Path, names: Sequence[str], others: Sequence[str] = ()) -> dict[s
                     f"{', '.join(stored.files) or 'none'}."
                 )
             return {name: stored[name] for name in (*names, *others) if name in stored.files}
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (OSError, *DAMAGED) as error:
         raise DataError(f"{path}: expected arrays as .npz, without pickles, got: {error}.") from None
 
 
@@ -372,7 +372,7 @@ def npy(path: Path) -> NDArray[Any]:
             raise DataError("Expected an array as .npy, got an archive. Give it the ending .npz.")
         try:
             return _array(source, size)
-        except (ValueError, EOFError, SyntaxError, MemoryError) as error:
+        except DAMAGED as error:
             got = f"other content: {str(error)[:200]}" if size else "an empty file"
             raise DataError(f"Expected an array as .npy, without pickles, got {got}.") from None
 
