@@ -252,15 +252,17 @@ def _parquet(path: Path, lenient: bool) -> pd.DataFrame:
         ) from None
     try:
         with parquet.ParquetFile(path) as file:
+            _require_columns(path, file.metadata.num_columns)
+            # A scan takes the memory of a batch. Without it, `column` ends the process for damaged metadata.
+            file.scan_contents()
             groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
             # A few bytes can encode one value millions of times, so the unpacked size is checked first.
             values = sum(group.column(k).num_values for group in groups for k in range(group.num_columns))
             size = max(sum(group.total_byte_size for group in groups), 8 * values)
             if size > LARGEST:
                 raise DataError(f"{path}: expected at most {LARGEST:,} bytes of values, got {size:,}.")
-            _require_columns(path, file.metadata.num_columns)
             frame = _frame(file.read(), path, lenient)
-    except (ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
+    except (ArrowException, OSError, TypeError, OverflowError, *DAMAGED) as error:
         raise DataError(f"{path}: expected a Parquet file, got: {str(error)[:200]}.") from None
     # pandas writes row numbers under this name. As a feature they could identify the client of a record.
     return frame.drop(columns=[name for name in frame.columns if _ROW_NUMBERS.fullmatch(str(name))])

@@ -34,7 +34,7 @@ DAMAGED: Final = (
     *(ValueError, EOFError, MemoryError, RuntimeError),
     *(SyntaxError, TokenError, BadZipFile, zlib.error),
 )
-"""What zipfile and numpy raise for damaged arrays. Encryption and unknown methods are RuntimeErrors."""
+"""What zipfile, numpy and pyarrow raise for damage. Encryption and unknown methods are RuntimeErrors."""
 # O_NONBLOCK: a pipe that takes the file's place meanwhile must not wait for its writer
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LOST: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)

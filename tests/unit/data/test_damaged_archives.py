@@ -1,4 +1,4 @@
-"""Damage that zipfile and numpy report by errors of their own: every reader of arrays refuses it."""
+"""Damage that zipfile, numpy and pyarrow report by errors of their own: every reader refuses it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.every import every
 
@@ -61,3 +62,15 @@ def test_a_damaged_header_of_an_array_is_refused(header: bytes, tmp_path: Path) 
     path.write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(80))
     with pytest.raises(DataError, match=r"Expected an array as \.npy"):
         npy(path)
+
+
+def test_a_column_of_no_known_repetition_is_refused(tmp_path: Path) -> None:
+    """pyarrow finds it by the sizes of its histograms. Its metadata end the process."""
+    path = tmp_path / "records.parquet"
+    pd.DataFrame({"a": [1.5, 2.0]}).to_parquet(path)
+    double, optional, named = b"\x15\x0a", b"\x25\x02", b"\x18\x01a"
+    raw = path.read_bytes()
+    assert raw.count(double + optional + named) == 1
+    path.write_bytes(raw.replace(double + optional + named, double + b"\x25\x0a" + named))
+    with pytest.raises(DataError, match="expected a Parquet file"):
+        read_table(path)
