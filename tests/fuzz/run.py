@@ -157,12 +157,12 @@ def figures(name: str, folder: Path) -> tuple[str, ...]:
     log = (folder / "log").read_text(errors="replace")
 
     def newest(pattern: str) -> str:
-        return (re.findall(pattern, log) or ["0"])[-1]
+        return (re.findall(pattern, log) or [""])[-1]
 
     kept = [file for file in folder.iterdir() if file.name.startswith(("crash-", "timeout-", "oom-"))]
-    done, seconds = newest(r"Done (\d+) runs"), newest(r"runs in (\d+) second")
-    a_second = int(done) // max(1, int(seconds))
-    return name, seconds, done, f"{a_second}", newest(r"cov: (\d+)"), f"{len(kept)}"
+    done, seconds = newest(r"executed_units: (\d+)"), newest(r"runs in (\d+) second")
+    a_second = f"{int(done) // int(seconds)}" if seconds else ""  # none if a finding ended it
+    return name, seconds, done, a_second, newest(r"cov: (\d+)"), f"{len(kept)}"
 
 
 # Which decoders are reached -----------------------------------------------------------------------
