@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,9 +33,9 @@ _KINDS: Final[tuple[tuple[Callable[[int], bool], str], ...]] = (
 )
 DAMAGED: Final = (
     *(ValueError, EOFError, MemoryError, RuntimeError),
-    *(SyntaxError, TokenError, BadZipFile, zlib.error),
+    *(SyntaxError, TokenError, BadZipFile, zlib.error, struct.error),
 )
-"""What zipfile, numpy and pyarrow raise for damage. Encryption and unknown methods are RuntimeErrors."""
+"""What zipfile, numpy, pyarrow and Pillow raise for damage. Encryption is a RuntimeError."""
 # O_NONBLOCK: a pipe that takes the file's place meanwhile must not wait for its writer
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LOST: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)

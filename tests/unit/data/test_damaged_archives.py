@@ -12,6 +12,7 @@ import pytest
 from support.every import every
 
 from securefl.core.errors import DataError
+from securefl.data.images import notes_on
 from securefl.data.networks import network_of
 from securefl.data.tables import npy, read_table
 from securefl.deployment import party_setup
@@ -74,3 +75,11 @@ def test_a_column_of_no_known_repetition_is_refused(tmp_path: Path) -> None:
     path.write_bytes(raw.replace(double + optional + named, double + b"\x25\x0a" + named))
     with pytest.raises(DataError, match="expected a Parquet file"):
         read_table(path)
+
+
+def test_an_image_that_ends_within_a_frame_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gif"
+    path.write_bytes(bytes.fromhex("474946383761030002008100000900070008000040000008002c000000000300"))
+    path.write_bytes(path.read_bytes() + bytes.fromhex("020000000008002c000000003b"))
+    with pytest.raises(DataError, match=r"a\.gif"):
+        notes_on([path])
