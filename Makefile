@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # many processes start in the tests, and each would compile all it imports
 
-.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list gpu package release lock bill check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list fuzz gpu package release lock bill check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +57,11 @@ mutants: $(VENV)/.tested  ## sampled faults in a room, ten minutes: make mutants
 
 mutants-list: $(VENV)/.tested  ## the listed faults (tests/mutants), each with the test that must turn red
 	$(BIN)/python tools/mutants.py list
+
+FUZZ := runs/fuzz
+fuzz: $(VENV)/.tested  ## an hour of bytes guided by coverage, over every decoder; FUZZ keeps figures and the bytes of findings
+	mkdir -p $(FUZZ)
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py --guided 3600 $(FUZZ)
 
 gpu: $(VENV)/.tested  ## the tests that need a GPU
 	$(BIN)/pytest -m gpu

@@ -188,6 +188,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "Frozen parts at an epsilon per client": lambda: whole("frozen_parts.csv"),
     "Kinds of models and files": lambda: whole("brought_kinds.csv"),
     "What a protocol's round takes": lambda: whole("protocol_times.csv"),
+    "Fuzzing": lambda: whole("fuzz.csv"),
 }
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
 from securefl.core.text_safety import is_legible
+from securefl.storage.inputs import DAMAGED
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -123,7 +124,7 @@ def _pixels(path: Path, size: int) -> NDArray[np.float32]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Image]:
     """An image whose format, bytes and size by its header are within bounds. Damage is a DataError."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     if (length := path.stat().st_size) > MOST_BYTES:
         raise DataError(f"{path}: expected an image of at most {MOST_BYTES:,} bytes, got {length:,}.")
@@ -137,7 +138,7 @@ def _opened(path: Path) -> Iterator[Image]:
                         f"{path}: expected at most {MOST_PIXELS:,} pixels, got {width} x {height}."
                     )
                 yield image
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+    except (Image.DecompressionBombError, OSError, *DAMAGED) as error:
         raise DataError(
             f"{path}: expected an image of {', '.join(_FORMATS)}, got: {str(error)[:200]}. Save it again."
         ) from None

@@ -16,6 +16,7 @@ import numpy as np
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.text_safety import is_legible
+from securefl.storage.inputs import DAMAGED
 
 KEY: Final = "network"
 NONE: Final = "none"
@@ -35,7 +36,7 @@ def network_of(path: Path) -> str:
         return ""
     try:
         found = read(path)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, *DAMAGED) as error:
         raise DataError(f"{path}: expected a text as `{KEY}`, got: {error}.") from None
     if found is not None and not is_name(found):
         raise DataError(f"{path}: expected `{KEY}` as {NAMED}, got {found[:80]!r}. Write the file again.")

@@ -25,7 +25,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.data.columns import UNREADABLE, CommaText
 from securefl.data.digests import PINNED
 from securefl.data.layout import Arrays, Dialect
-from securefl.storage.inputs import opened, require_size
+from securefl.storage.inputs import DAMAGED, opened, require_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,15 +252,17 @@ def _parquet(path: Path, lenient: bool) -> pd.DataFrame:
         ) from None
     try:
         with parquet.ParquetFile(path) as file:
+            _require_columns(path, file.metadata.num_columns)
+            # A scan takes the memory of a batch. Without it, `column` ends the process for damaged metadata.
+            file.scan_contents()
             groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
             # A few bytes can encode one value millions of times, so the unpacked size is checked first.
             values = sum(group.column(k).num_values for group in groups for k in range(group.num_columns))
             size = max(sum(group.total_byte_size for group in groups), 8 * values)
             if size > LARGEST:
                 raise DataError(f"{path}: expected at most {LARGEST:,} bytes of values, got {size:,}.")
-            _require_columns(path, file.metadata.num_columns)
             frame = _frame(file.read(), path, lenient)
-    except (ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
+    except (ArrowException, OSError, TypeError, OverflowError, *DAMAGED) as error:
         raise DataError(f"{path}: expected a Parquet file, got: {str(error)[:200]}.") from None
     # pandas writes row numbers under this name. As a feature they could identify the client of a record.
     return frame.drop(columns=[name for name in frame.columns if _ROW_NUMBERS.fullmatch(str(name))])
@@ -345,7 +347,7 @@ def _npz(path: Path, names: Sequence[str], others: Sequence[str] = ()) -> dict[s
                     f"{', '.join(stored.files) or 'none'}."
                 )
             return {name: stored[name] for name in (*names, *others) if name in stored.files}
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (OSError, *DAMAGED) as error:
         raise DataError(f"{path}: expected arrays as .npz, without pickles, got: {error}.") from None
 
 
@@ -372,7 +374,7 @@ def npy(path: Path) -> NDArray[Any]:
             raise DataError("Expected an array as .npy, got an archive. Give it the ending .npz.")
         try:
             return _array(source, size)
-        except (ValueError, EOFError, SyntaxError, MemoryError) as error:
+        except DAMAGED as error:
             got = f"other content: {str(error)[:200]}" if size else "an empty file"
             raise DataError(f"Expected an array as .npy, without pickles, got {got}.") from None
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.linear.registry import scheme_of as linear_scheme_of
 from securefl.linear.scheme import LinearScheme
 from securefl.mechanisms.charges import Protection
-from securefl.storage.inputs import opened, require_size
+from securefl.storage.inputs import DAMAGED, opened, require_size
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study import split_key
@@ -236,8 +235,8 @@ def _arrays(path: Path) -> Records:
             require_size(file, LARGEST)
             with np.load(file, allow_pickle=False) as arrays:
                 return arrays["x"], arrays["y"]
-    # TypeError, AttributeError: a .npy file gives an array, which is no context. BadZipFile: a cut archive.
-    except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, BadZipFile) as error:
+    # TypeError, AttributeError: a .npy file gives an array, which is no context.
+    except (OSError, KeyError, TypeError, AttributeError, *DAMAGED) as error:
         raise DataError(
             f"Expected records in {path}, .npz with arrays x and y, got: {type(error).__name__}: {error}."
         ) from None

@@ -181,7 +181,7 @@ def explaining(path: Path | str, kind: Kind) -> Iterator[None]:
     """
     try:
         yield
-    except (sqlite3.Error, OSError, Damaged) as error:
+    except (sqlite3.Error, UnicodeDecodeError, OSError, Damaged) as error:
         raise _explained(path, kind, error) from None
 
 
@@ -221,7 +221,7 @@ def _explained(path: Path | str, kind: Kind, error: Exception) -> Exception:
 def _told(path: Path | str, kind: Kind, error: Exception, cause: str) -> DataError:
     """The sentence for this cause. It never quotes the file."""
     match error:
-        case sqlite3.Error():
+        case sqlite3.Error() | UnicodeDecodeError():  # a damaged schema, which SQLite quotes
             # The module's own errors, such as for a text that is no UTF-8, have no code.
             told = getattr(error, "sqlite_errorname", None) or "a value cannot be read"
         case OSError():

@@ -9,11 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+from tokenize import TokenError
 from typing import Final
+from zipfile import BadZipFile
 
 from securefl.core.errors import DataError
 from securefl.core.text_safety import is_legible
@@ -27,6 +31,11 @@ _KINDS: Final[tuple[tuple[Callable[[int], bool], str], ...]] = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+DAMAGED: Final = (
+    *(ValueError, EOFError, MemoryError, RuntimeError),
+    *(SyntaxError, TokenError, BadZipFile, zlib.error, struct.error),
+)
+"""What zipfile, numpy, pyarrow and Pillow raise for damage. Encryption is a RuntimeError."""
 # O_NONBLOCK: a pipe that takes the file's place meanwhile must not wait for its writer
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LOST: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)

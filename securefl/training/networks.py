@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from securefl.core.reading import near
 from securefl.data.files import digest
 from securefl.storage import owned
 from securefl.storage.files import folder_at, replacing, write
+from securefl.storage.inputs import DAMAGED
 from securefl.storage.own_code import CodePlace, importable, load
 from securefl.training.chunks import per_record_outputs
 from securefl.training.devices import as_tensor, in_mode
@@ -254,7 +254,7 @@ def _kept(path: Path, records: int, network: str) -> Float32s:
             sound = bytes(file["network"]) == network.encode() and bytes(file["digest"]).decode() == _digest(
                 made
             )
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+    except (OSError, KeyError, *DAMAGED):
         sound = False
     if not sound or made.dtype != np.float32 or made.ndim != 2 or len(made) != records:
         raise DataError(

@@ -98,6 +98,16 @@ def test_another_versions_ledger_is_refused(tmp_path: Path) -> None:
         statement(path, party="server")
 
 
+def test_a_ledger_whose_schema_is_no_text_is_refused(tmp_path: Path) -> None:
+    """SQLite quotes the schema in its error, which Python then cannot read."""
+    path = written(tmp_path, WAVES[0])
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA writable_schema = 1")
+        db.execute("UPDATE sqlite_master SET sql = CAST(x'63726561ff' AS TEXT) WHERE name = 'terms'")
+    with pytest.raises(DataError, match="is damaged"):
+        identity_of(path)
+
+
 def test_a_file_says_its_terms_and_which_ledger_it_is(tmp_path: Path) -> None:
     path = written(tmp_path)
     with Ledger(path, TERMS) as ledger:

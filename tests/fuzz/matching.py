@@ -1,41 +1,24 @@
-"""Hostile bytes against every door of encrypted matching; run as a program, in a process of its own.
-
-    python tests/unit/matching/fuzz.py SEED INPUTS            mutations of valid messages, and known attacks
-    python tests/unit/matching/fuzz.py --guided INPUTS        coverage-guided, where atheris is installed
-
-`tests` must be on the path, for what tests share. Prints inputs, how many were refused and how many passed,
-and the growth of memory in KiB over the last four fifths. Any exception but the package's own ends it.
-"""
+"""Doors of encrypted matching: what parties and files bring to ciphertexts, pads, keys and scores."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
-import random
-import resource
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tenseal as ts
+from fuzz.target import Target
 from support.tiny_he import SIGNER, Checked, pad_holder, pad_request, pad_score, pad_server
 
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.keys import PublicKey
 from securefl.core.signing import AgreementKey, SigningKey, seal, unseal
 from securefl.dp.moments import MeanVariance
-from securefl.he import gate
 from securefl.he.keys import EncryptionKey, KeyPair
 from securefl.he.openings import Openings
 from securefl.he.parameters import COMPACT, STRONG_ENCRYPTED
-from securefl.linear import addressed as addressed_of
-from securefl.linear import checked as checked_of
-from securefl.linear import encrypted as match_of
-from securefl.linear import pads as pads_of
-from securefl.linear import turn as turn_of
 from securefl.linear.checked import admit as admit_ckks
 from securefl.linear.encrypted import LinearEvaluator, Opener
 from securefl.linear.encryptor import Encryptor
@@ -43,11 +26,8 @@ from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import admit, mask
 from securefl.linear.terms import LinearTerms
 from securefl.linear.turn import INDEX, SALT, QueryServer, framed
-from securefl.matching import Declaration, KeyHolder, Options, Profile, PublicKeys, Scores, Sealed, document
+from securefl.matching import Declaration, KeyHolder, Options, Profile, PublicKeys, Scores, Sealed
 from securefl.matching import Evaluator as FileEvaluator
-from securefl.matching import declared as declared_of
-from securefl.matching import options as options_of
-from securefl.matching import sealed as sealed_of
 from securefl.matching.document import Document
 from securefl.matching.keys import EvaluatorPublic, pads_key
 from securefl.matching.matched import Matched
@@ -59,17 +39,6 @@ BOUNDS = Bounds(mean=16, variance_high=64, weight=16)
 SIGNING = SigningKey.generate()
 
 
-@dataclass(frozen=True)
-class SecureAggregator:
-    """One place where bytes come in, a message that passes it, and how often it is worth trying."""
-
-    name: str
-    enter: Callable[[bytes], object]
-    valid: bytes
-    sign: Callable[[bytes], bytes] = lambda raw: raw
-    weight: int = 4
-
-
 def signed(raw: bytes) -> bytes:
     """What a corrupted evaluator would send: damage under a signature that fits."""
     return raw[:-64] + SIGNING.sign(raw[:-64]).raw
@@ -79,11 +48,7 @@ def checksummed(raw: bytes) -> bytes:
     return raw[:-32] + hashlib.sha256(raw[:-32]).digest()
 
 
-def doors() -> list[SecureAggregator]:
-    return [*ciphertext_doors(), *encrypted_baseline_doors(), *pad_doors(), *file_doors()]
-
-
-def ciphertext_doors() -> list[SecureAggregator]:
+def ciphertext_doors() -> list[Target]:
     some, anchor = MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
     parties = Checked(COMPACT, linear_query(some, anchor, BOUNDS, Variant.MEAN_ONLY), scores=10**6)
     split, key = features(some, anchor, BOUNDS).split(Variant.MEAN_ONLY), parties.pair.public
@@ -112,20 +77,18 @@ def ciphertext_doors() -> list[SecureAggregator]:
         return raw[:-64] + SIGNER.sign(framed(parties.checks, body)).raw
 
     return [
-        SecureAggregator("match", lambda raw: parties.arrived(raw, split.clear), message),
-        SecureAggregator(
+        Target("match", lambda raw: parties.arrived(raw, split.clear), message),
+        Target(
             "admit",
             lambda raw: admit_ckks(raw, parties.checks, key.session, sender="fuzz"),
             message,
             weight=30,
         ),
-        SecureAggregator("clear", plaintext_part, split.clear.tobytes(), weight=2),
-        SecureAggregator("open", opened, request, weight=30),
-        SecureAggregator("open signed", opened, request, resigned, weight=8),
-        SecureAggregator(
-            "add", lambda raw: parties.server.opened([arrived], raw, sender="fuzz"), reply, weight=60
-        ),
-        SecureAggregator(
+        Target("clear", plaintext_part, split.clear.tobytes(), weight=2),
+        Target("open", opened, request, weight=30),
+        Target("open signed", opened, request, resigned, weight=8),
+        Target("add", lambda raw: parties.server.opened([arrived], raw, sender="fuzz"), reply, weight=60),
+        Target(
             "key",
             lambda raw: EncryptionKey(COMPACT, PublicKey(raw)).residues(),
             key.key.raw,
@@ -134,7 +97,7 @@ def ciphertext_doors() -> list[SecureAggregator]:
     ]
 
 
-def encrypted_baseline_doors() -> list[SecureAggregator]:
+def encrypted_baseline_doors() -> list[Target]:
     terms = LinearTerms(parameters=STRONG_ENCRYPTED, bounds=BOUNDS.linear(Q, Variant.FULL), scores=10**6)
     keys, anchor = KeyPair.generate(STRONG_ENCRYPTED), Anchor(np.zeros(Q), np.ones(Q))
     evaluator, client = LinearEvaluator(keys.public, terms, SIGNING), Encryptor(keys.public, terms)
@@ -144,14 +107,14 @@ def encrypted_baseline_doors() -> list[SecureAggregator]:
     baseline, opener = evaluator.encrypted_baseline(message), Opener(keys, terms, SIGNING.public)
     request = evaluator.addressed(ciphertext, baseline)
     return [
-        SecureAggregator("baseline", evaluator.encrypted_baseline, message, weight=4),
-        SecureAggregator("address", lambda raw: evaluator.addressed(raw, baseline), ciphertext, weight=4),
-        SecureAggregator("read", opener.read, request, weight=8),
-        SecureAggregator("read signed", opener.read, request, signed, weight=8),
+        Target("baseline", evaluator.encrypted_baseline, message, weight=4),
+        Target("address", lambda raw: evaluator.addressed(raw, baseline), ciphertext, weight=4),
+        Target("read", opener.read, request, weight=8),
+        Target("read signed", opener.read, request, signed, weight=8),
     ]
 
 
-def pad_doors() -> list[SecureAggregator]:
+def pad_doors() -> list[Target]:
     some, anchor = MeanVariance(np.zeros(Q), np.ones(Q), 1), Anchor(np.zeros(Q), np.ones(Q))
     query, split = linear_query(some, anchor, BOUNDS), features(some, anchor, BOUNDS).split(Variant.FULL)
     terms = PadTerms(bounds=BOUNDS.linear(Q, Variant.FULL), context=b"fuzz")
@@ -161,10 +124,10 @@ def pad_doors() -> list[SecureAggregator]:
     request = pad_request(server, [masked])
     doors = PadDoors((agreement, terms, ("profile",), 9, SIGNING.public), terms, server, masked)
     return [
-        SecureAggregator("pad request", doors.open, request, weight=30),
-        SecureAggregator("pad request signed", doors.open, request, doors.signed, weight=6),
-        SecureAggregator("pad sums", doors.score, doors.open(request), weight=60),
-        SecureAggregator("pad message", doors.message, masked, weight=30),
+        Target("pad request", doors.open, request, weight=30),
+        Target("pad request signed", doors.open, request, doors.signed, weight=6),
+        Target("pad sums", doors.score, doors.open(request), weight=60),
+        Target("pad message", doors.message, masked, weight=30),
     ]
 
 
@@ -214,7 +177,7 @@ class PadFileDoors:
         return made
 
 
-def file_doors() -> list[SecureAggregator]:
+def file_doors() -> list[Target]:
     keys, server = KeyHolder.generate(openings=10**6, parameters="strong"), FileEvaluator.generate()
     some, mode_e = Profile(np.zeros(Q), np.ones(Q)), Options(parameters="strong-encrypted")
     sealed = some.encrypt(keys.public, server.public, label="p", options=mode_e)
@@ -276,25 +239,23 @@ def file_doors() -> list[SecureAggregator]:
         ("b.declared", declaration.to_document(), declared, 30),
     ):
         enter = reads(content.kind, use)
-        found.append(SecureAggregator(name, enter, content.to_bytes(), weight=weight))
-        found.append(
-            SecureAggregator(f"{name} checksummed", enter, content.to_bytes(), checksummed, weight=weight)
-        )
+        found.append(Target(name, enter, content.to_bytes(), weight=weight))
+        found.append(Target(f"{name} checksummed", enter, content.to_bytes(), checksummed, weight=weight))
     context = sealed.context()
     return [
         *found,
-        SecureAggregator(
+        Target(
             "b.declared signed",
             reads("declared-baseline", declared),
             declaration.to_document().to_bytes(),
             resigned,
             weight=30,
         ),
-        SecureAggregator("padded profile", dealt_doors.profile, dealt_doors.message, weight=20),
-        SecureAggregator("padded scores", dealt_doors.scores, dealt_doors.plain, weight=20),
-        SecureAggregator("told profile", told_doors.profile, told_doors.message, weight=20),
-        SecureAggregator("told scores", told_doors.scores, told_doors.plain, weight=20),
-        SecureAggregator("seal", lambda raw: unseal(server.agreement, raw, context), sealed.body, weight=3),
+        Target("padded profile", dealt_doors.profile, dealt_doors.message, weight=20),
+        Target("padded scores", dealt_doors.scores, dealt_doors.plain, weight=20),
+        Target("told profile", told_doors.profile, told_doors.message, weight=20),
+        Target("told scores", told_doors.scores, told_doors.plain, weight=20),
+        Target("seal", lambda raw: unseal(server.agreement, raw, context), sealed.body, weight=3),
     ]
 
 
@@ -306,103 +267,9 @@ def attacks() -> list[bytes]:
     return [vector, *rests, vector + vector, context.serialize(save_secret_key=False), b"\x00" * 16, b"{}"]
 
 
-def mutated(raw: bytes, rng: random.Random, known: list[bytes]) -> bytes:
-    at = rng.randrange(len(raw))
-    match rng.randrange(12):
-        case 0:
-            return rng.randbytes(rng.randrange(min(2 * len(raw), 4096)))
-        case 1:
-            return raw[:at]
-        case 2:
-            return raw + rng.randbytes(rng.randrange(1, 100))
-        case 3:
-            return raw[:16] + rng.randbytes(len(raw[16:]))
-        case 4:
-            return raw[:16] + bytes(len(raw[16:]))
-        case 5:
-            return raw[:16] + b"\xff" * len(raw[16:])
-        case 6:
-            return rng.choice(known)
-        case 7:
-            return raw[:at] + rng.choice(known)[: len(raw) - at]
-        case 8:
-            return raw[:at] + raw[at + rng.randrange(1, 9) :]
-        case 9:
-            piece = rng.randbytes(min(64, len(raw) - at))
-            return raw[:at] + piece + raw[at + len(piece) :]
-        case _:
-            return raw[:at] + bytes([raw[at] ^ 1 << rng.randrange(8)]) + raw[at + 1 :]
-
-
-def tried(aggregator: SecureAggregator, raw: bytes) -> bool:
-    """Whether it was refused, in the package's own words."""
-    try:
-        aggregator.enter(raw)
-    except SecureFLError:
-        return True
-    return False
-
-
-def random_inputs(seed: int, inputs: int) -> None:
-    rng, known, found = random.Random(seed), attacks(), doors()
-    refused = before = 0
-    weights = [aggregator.weight for aggregator in found]
-    for aggregator in found:
-        assert not tried(aggregator, aggregator.valid), f"{aggregator.name} refuses what is valid"
-    for turn in range(inputs):
-        (aggregator,) = rng.choices(found, weights)
-        raw = mutated(aggregator.valid, rng, known)
-        refused += tried(aggregator, aggregator.sign(raw) if len(raw) > 100 else raw)
-        if turn == inputs // 5:
-            before = peak()
-    print(inputs, refused, inputs - refused, peak() - before)
-
-
-def peak() -> int:
-    """The largest memory of this process, in KiB. Where getrusage gives it, it begins at the parent's."""
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    own = next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if own is None else own
-
-
-def guided_inputs(inputs: int) -> None:
-    import atheris
-
-    found = [aggregator for aggregator in doors() if len(aggregator.valid) < 2**20]
-
-    def one(data: bytes) -> None:
-        """The first two bytes choose a door and whether its valid message is overwritten from its start."""
-        if len(data) < 2:
-            return
-        aggregator, body = found[data[0] % len(found)], data[2:]
-        raw = body if data[1] & 1 else body + aggregator.valid[len(body) :]
-        tried(aggregator, aggregator.sign(raw) if len(raw) > 100 else raw)
-
-    for module in (
-        gate,
-        document,
-        options_of,
-        sealed_of,
-        match_of,
-        pads_of,
-        addressed_of,
-        checked_of,
-        turn_of,
-        declared_of,
-    ):
-        for _, function in inspect.getmembers(module, inspect.isfunction):
-            if function.__module__ == module.__name__:
-                atheris.instrument_func(function)
-    # libFuzzer limits the peak that getrusage gives, which begins at the parent's.
-    limit = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 + 1024
-    options = [f"-runs={inputs}", f"-rss_limit_mb={limit}", "-max_len=4096", "-verbosity=0"]
-    atheris.Setup([sys.argv[0], *options], one)
-    atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "--guided":
-        guided_inputs(int(sys.argv[2]))
-    else:
-        random_inputs(int(sys.argv[1]), int(sys.argv[2]))
+DOORS: Mapping[str, Callable[[], list[Target]]] = {
+    "ciphertexts": ciphertext_doors,
+    "encrypted baselines": encrypted_baseline_doors,
+    "pads": pad_doors,
+    "matching files": file_doors,
+}

@@ -1,0 +1,103 @@
+"""Every function that parses bytes is fuzzed, or reads what nobody else writes."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from fuzz.parties import KINDS
+
+ROOT = Path(__file__).parents[2]
+PARSER = re.compile(
+    r"json\.loads?|tomllib\.loads|literal_eval|(np|torch)\.(load|loadtxt|frombuffer)|safe_open|safetensors.*load"
+    r"|ZipFile|zipfile\.ZipFile|tarfile\.open|Image\.open|csv\.reader|pd\.read_csv|parquet\.\w+"
+    r"|\w+\.(decompress|unpack_from|iter_unpack|from_bytes)|struct\.unpack|_HEAD\.unpack|pickle\.\w+"
+)
+ALONE: Mapping[str, str] = {
+    "securefl/accounting/named_ledger.py": "names of holders, of this user's ledger, which is chained",
+    "securefl/accounting/shared.py": "the user's own shared ledger, which is chained",
+    "securefl/commands/ledger.py": "a charge that the ledger's reader has decoded",
+    "securefl/core/reading.py": "a value of a TOML text that was read, quoted",
+    "securefl/core/streams.py": "this party's own draws",
+    "securefl/data/fetching.py": "archives whose SHA-256 was checked",
+    "securefl/data/sides.py": "digests made here",
+    "securefl/data/sources.py": "files whose SHA-256 was checked",
+    "securefl/deployment/spending.py": "the user's own run folder",
+    "securefl/deployment/updates.py": "a task that is sent from here",
+    "securefl/dp/noise.py": "this party's own draws",
+    "securefl/flower/submitting.py": "what Flower's command prints here",
+    "securefl/linear/padded_vector.py": "an example that this process explains",
+    "securefl/matching/story_page.py": "an example that this process explains",
+    "securefl/published/comparison.py": "a table that the user's own runs wrote",
+    "securefl/secagg/graph.py": "draws of a stream",
+    "securefl/secagg/quorum.py": "draws of a stream",
+    "securefl/secagg/shamir.py split": "a secret of this party",
+    "securefl/storage/folder_lock.py": "the user's own folder",
+    "securefl/storage/journal.py": "the party's own journal, each row under its digest",
+    "securefl/storage/own_code.py": "notes of installed packages",
+    "securefl/storage/processes.py": "lines of this process's own workers",
+    "securefl/study/": "the user's own run folder",
+    "securefl/sums/encrypted/": "this party's own draws",
+    "securefl/sweep/": "the user's own sweep folder",
+    "securefl/training/audits.py": "the user's own cache",
+    "securefl/training/networks.py": "the user's own cache, under its digest",
+    "securefl/training/parallel.py": "memory of this process's own workers",
+    "securefl/training/pretrained.py": "weights whose SHA-256 is checked",
+}
+"""By file or folder: why nobody else's bytes come there."""
+
+
+def parsing(folder: Path, root: Path = ROOT) -> Iterator[str]:
+    """Each function below the folder that calls a parser, as `file function`."""
+
+    def within(node: ast.AST, where: tuple[str, ...]) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            own = where
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                inner = ("<locals>",) if isinstance(node, ast.FunctionDef) else ()
+                own = (*where, *inner, child.name)
+            elif isinstance(child, ast.Call) and PARSER.fullmatch(ast.unparse(child.func)):
+                yield ".".join(where)
+            yield from within(child, own)
+
+    for path in sorted(folder.rglob("*.py")):
+        for function in dict.fromkeys(within(ast.parse(path.read_text(encoding="utf-8")), ())):
+            yield f"{path.relative_to(root)} {function}"
+
+
+def reached() -> set[str]:
+    """The functions that the fuzz targets enter."""
+    paths = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, ROOT / "tests" / "fuzz" / "run.py", "--reached"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": paths}
+    )
+    return set(done.stdout.splitlines())
+
+
+def test_every_decoder_is_fuzzed_or_reads_what_nobody_else_writes() -> None:
+    found = set(parsing(ROOT / "securefl"))
+    assert len(found) > 90
+    assert sorted(one for one in found - reached() if not one.startswith(tuple(ALONE))) == []
+    assert [where for where in ALONE if not any(one.startswith(where) for one in found)] == []
+
+
+def test_every_message_class_is_fuzzed() -> None:
+    marked = [
+        kind
+        for path in (ROOT / "securefl").rglob("*.py")
+        for kind in re.findall(r'^@message\("([\w-]+)"', path.read_text(encoding="utf-8"), re.M)
+    ]
+    assert sorted(kind.__wire__.kind for kind in KINDS) == sorted(marked)
+
+
+def test_a_new_decoder_is_found(tmp_path: Path) -> None:
+    (tmp_path / "new.py").write_text(
+        "class A:\n    def b(self):\n        def c(raw):\n            json.loads(raw)\n"
+    )
+    assert [one.split()[1] for one in parsing(tmp_path, tmp_path)] == ["A.b.<locals>.c"]

@@ -1,0 +1,85 @@
+"""Damage that zipfile, numpy and pyarrow report by errors of their own: every reader refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.every import every
+
+from securefl.core.errors import DataError
+from securefl.data.images import notes_on
+from securefl.data.networks import network_of
+from securefl.data.tables import npy, read_table
+from securefl.deployment import party_setup
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "a table": read_table,
+    "a name": network_of,
+    "a party": party_setup._arrays,
+}
+
+
+def damaged(raw: bytes) -> dict[str, bytes]:
+    """An archive of compressed arrays, each damage in its first member."""
+    directory = raw.index(b"PK\1\2")
+
+    def at(*changes: tuple[int, int]) -> bytes:
+        made = bytearray(raw)
+        for place, value in changes:
+            made[place] = value
+        return bytes(made)
+
+    data = 30 + raw[26] + raw[28]
+    return {
+        "no deflated stream": at((data, 0xFF)),
+        "an unknown method": at((8, 99), (directory + 10, 99)),
+        "a later version": at((directory + 6, 200)),
+        "encrypted": at((6, 1), (directory + 8, 1)),
+    }
+
+
+KINDS = damaged(b"PK" + bytes(40) + b"PK\1\2" + bytes(40))
+
+
+@every("kind, reader", product(KINDS, READERS))
+def test_a_damaged_archive_is_refused(kind: str, reader: str, tmp_path: Path) -> None:
+    path, first = tmp_path / "records.npz", "network" if reader == "a name" else "x"
+    arrays = {"network": np.array("a network" * 9), "x": np.ones((30, 2)), "y": np.zeros(30)}
+    np.savez_compressed(path, **{first: arrays[first]} | arrays)
+    READERS[reader](path)
+    path.write_bytes(damaged(path.read_bytes())[kind])
+    with pytest.raises(DataError, match="xpected"):
+        READERS[reader](path)
+
+
+@every("header", [b"{'descr': '<f8', (", b'{\'descr\': """', b"\t\0", b"[" * 3000])
+def test_a_damaged_header_of_an_array_is_refused(header: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "records-x.npy"
+    path.write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(80))
+    with pytest.raises(DataError, match=r"Expected an array as \.npy"):
+        npy(path)
+
+
+def test_a_column_of_no_known_repetition_is_refused(tmp_path: Path) -> None:
+    """pyarrow finds it by the sizes of its histograms. Its metadata end the process."""
+    path = tmp_path / "records.parquet"
+    pd.DataFrame({"a": [1.5, 2.0]}).to_parquet(path)
+    double, optional, named = b"\x15\x0a", b"\x25\x02", b"\x18\x01a"
+    raw = path.read_bytes()
+    assert raw.count(double + optional + named) == 1
+    path.write_bytes(raw.replace(double + optional + named, double + b"\x25\x0a" + named))
+    with pytest.raises(DataError, match="expected a Parquet file"):
+        read_table(path)
+
+
+def test_an_image_that_ends_within_a_frame_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gif"
+    path.write_bytes(bytes.fromhex("474946383761030002008100000900070008000040000008002c000000000300"))
+    path.write_bytes(path.read_bytes() + bytes.fromhex("020000000008002c000000003b"))
+    with pytest.raises(DataError, match=r"a\.gif"):
+        notes_on([path])
