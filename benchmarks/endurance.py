@@ -170,7 +170,10 @@ def sizes(*folders: Path) -> float:
 
 
 def mark(own: Federation, out: Path) -> dict[str, float]:
-    """The memory and CPU of each process with all that it started, and the size of each party's files."""
+    """The memory and CPU of each process with all that it started, and the size of each party's files.
+
+    Of the server they are its folder and its run's ledger: a report is written at the end.
+    """
     found = {}
     for name, process in own.processes.items():
         with suppress(psutil.NoSuchProcess):  # it is between its end and its start
@@ -180,7 +183,7 @@ def mark(own: Federation, out: Path) -> dict[str, float]:
             found[f"{name} CPU s"] = sum(sum(one.cpu_times()[:2]) for one in tree)
     for name in NAMES:
         found[f"{name} kB"] = sizes(home(own, name), own.folder / "counters" / name)
-    return found | {"server kB": sizes(home(own, "server"), out)}
+    return found | {"server kB": sizes(home(own, "server"), out / "private" / "arms")}
 
 
 # A session ------------------------------------------------------------------------------------------
