@@ -38,7 +38,7 @@ from securefl.deployment.spending import read as read_spending
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "examples" / "flower"))
 
-from network import ENDED, register, superlink, supernode  # noqa: E402
+from network import register, superlink, supernode  # noqa: E402
 from parties import SECUREFL, make_parties, parts, securefl, serve_parties  # noqa: E402
 from processes import Federation, federation  # noqa: E402
 
@@ -107,9 +107,9 @@ def kills(rounds: int, rng: np.random.Generator) -> list[tuple[int, str]]:
 
 
 def stop(own: Federation) -> None:
-    """Stop all parties, as Ctrl-C does."""
+    """Stop all parties, as a service does: a shell's processes in the background ignore Ctrl-C."""
     for name in NAMES:
-        own.processes[name].send_signal(signal.SIGINT)
+        own.processes[name].terminate()
     for name in NAMES:
         own.processes[name].wait()
 
@@ -222,15 +222,20 @@ def session(
                 took.clear()
             if struck and number >= struck[0][0]:
                 _, victim = struck.pop(0)
-                ended = own.said(SUPERLINK).count(ENDED) if words else 0
                 strike(own, victim)
                 if victim != COORDINATOR:
                     serve(own, victim)
-                elif words:  # the SuperLink's run goes on for a while without its command
-                    own.wait(SUPERLINK, lambda ended=ended: own.said(SUPERLINK).count(ENDED) > ended)
+                elif words:  # the ServerApp goes on for a while without its command
+                    own.wait(SUPERLINK, lambda: not _server_apps(own))
         # Noise outweighs what six clients learn, and what is learnt does not matter here.
         if own.processes[COORDINATOR].returncode not in (0, ExitCode.UNLEARNT, -signal.SIGKILL):
             sys.exit(f"The coordinator ended:\n{own.said(COORDINATOR)[-4000:]}")
+
+
+def _server_apps(own: Federation) -> list[psutil.Process]:
+    """The processes of the SuperLink's runs. It notes an end minutes later."""
+    started = psutil.Process(own.processes[SUPERLINK].pid).children(recursive=True)
+    return [one for one in started if "serverapp" in one.name() and one.status() != psutil.STATUS_ZOMBIE]
 
 
 def endured(own: Federation, carrier: str, rounds: int, rng: np.random.Generator) -> pd.DataFrame:
