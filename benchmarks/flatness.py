@@ -27,8 +27,8 @@ LIMITS = {
     "bytes a round": 1.1,
 }
 """The most that the last quarter may have over the second."""
-PAGES = 2 * 4096
-"""Bytes by which SQLite's pages may move the growth of a file between two marks."""
+PAGES = 16 * 4096
+"""Bytes by which a quarter's growth may differ: SQLite lengthens a file by several pages at once."""
 
 
 def flatness(marks: pd.DataFrame, carrier: str) -> pd.DataFrame:
