@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # many processes start in the tests, and each would compile all it imports
 
-.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list fuzz gpu package release lock bill check check-lowest check-newest bench bench-secagg bench-peers bench-growth federation nvflare pictures sweeps docs clean
+.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list fuzz gpu package release lock bill check check-lowest check-newest bench bench-secagg bench-peers bench-growth endurance federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -153,6 +153,11 @@ bench-peers: $(VENV)/.tested $(PFL)/.installed  ## simulation and private traini
 
 bench-growth: $(VENV)/.tested  ## what a round costs the engine, for 100 to 100,000 clients
 	$(BIN)/python benchmarks/growth.py local
+
+ROUNDS ?= 2000
+endurance: $(VENV)/.tested  ## kills, restarts, a rotation and a lost disk, and a tenth of it over Flower: make endurance [ROUNDS=2000]
+	$(BIN)/python benchmarks/endurance.py --rounds $(ROUNDS)
+	$(BIN)/python benchmarks/endurance.py --rounds $$(($(ROUNDS) / 10)) --carrier flower  # a round takes seconds there
 
 NVFLARE := .venv-nvflare
 NVFLARE_OUT := runs/nvflare

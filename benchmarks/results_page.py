@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from math import nan
 
 import pandas as pd
+from flatness import flatness
 from kept import DOCS, RESULTS, read
 
 from securefl.published import Measure, Table, comparison
@@ -177,6 +178,11 @@ def whole(file: str, *without: str) -> Iterator[str]:
     return (_row(*row) for row in table.fillna("").to_numpy())
 
 
+def endurance() -> Iterator[str]:
+    for figure, *numbers in flatness(read("endurance_sockets.csv"), "sockets").to_numpy():
+        yield _row(figure, *(f"{number:.0f}" if number >= 100 else f"{number:.3g}" for number in numbers))
+
+
 OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "LeNet-5 under full aggregation": lenet5,
     "FedProf's Table 4, by learning rate": rates,
@@ -187,6 +193,8 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "Matching between files": lambda: whole("matching_files.csv"),
     "Frozen parts at an epsilon per client": lambda: whole("frozen_parts.csv"),
     "Kinds of models and files": lambda: whole("brought_kinds.csv"),
+    "Endurance": endurance,
+    "Charges through kills": lambda: whole("endurance_sockets_charges.csv"),
     "What a protocol's round takes": lambda: whole("protocol_times.csv"),
     "Fuzzing": lambda: whole("fuzz.csv"),
 }

@@ -120,8 +120,20 @@ class ServerParty(RecordedParty):
         least = self._plan.min_cohort_size or 1
         if not sums:
             return least
-        sizes = range(least, self._clients)
-        return next((n for n in sizes if fewest_contributions(self._plan, n, sums) <= n), self._clients)
+        return next((n for n in range(least, self._clients) if self._opens(n, sums)), self._clients)
+
+    def _opens(self, cohort: int, sums: Sequence[ValueSpec]) -> bool:
+        """Whether sums over a cohort of this size open if all of it answers."""
+        if fewest_contributions(self._plan, cohort, sums) > cohort:
+            return False
+        if self._scheme is None:
+            return True
+        try:
+            for spec in sums:
+                self._scheme.check(spec, cohort)
+        except ConfigError:  # parties refuse it: after its drop-outs the noise would fall short
+            return False
+        return True
 
     def enter(self, directory: Directory) -> None:
         """Join the session of this directory. Raises ConfigError if it has another server's keys."""
@@ -380,8 +392,9 @@ class ServerParty(RecordedParty):
         enough = max((one.min_contributions(len(query.cohort)) for one in promised), default=0)
         if len(answers.survivors) >= enough:
             return answers
-        short = f"Expected at least {enough} contributions, got {len(answers.survivors)}"
-        self.log.report(SERVER, f"{short}: the noise would fall short, so the sum is thrown away.")
+        if SERVER not in self.log.abstained:  # an earlier reason is why so few contributed
+            short = f"Expected at least {enough} contributions, got {len(answers.survivors)}"
+            self.log.report(SERVER, f"{short}: the noise would fall short, so the sum is thrown away.")
         return replace(no_answers(query), per_client=answers.per_client)
 
     # Beside its machines ------------------------------------------------------------------------------

@@ -10,7 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import endurance
+import numpy as np
+import pandas as pd
 import pytest
+from flatness import MARKS, flatness
+from support.every import every
 
 TESTS = Path(__file__).parents[1]
 GOOD = ("same", "refused")
@@ -67,3 +72,49 @@ def test_full_and_read_only_disks_are_told_and_survived() -> None:
 @pytest.mark.timeout(1200)
 def test_one_of_two_processes_is_sent_away() -> None:
     assert [one["case"] for one in endured("pairs", "8")].count("sweep") == 1
+
+
+# A federation over many rounds ---------------------------------------------------------------------
+
+
+def marks(**changes: Any) -> pd.DataFrame:
+    """The marks of a session in which nothing grows but the files, by 400 bytes a round."""
+    rounds = np.arange(1, MARKS + 1) * 40.0
+    flat: dict[str, Any] = {"session": 1, "round": rounds, "seconds": 0.2, "client-0000 kB": 0.4 * rounds}
+    for name in ("client-0005", "coordinator"):
+        flat |= {f"{name} MB": 200.0, f"{name} CPU s": 0.03 * rounds}
+    return pd.DataFrame(flat | {name: change(rounds) for name, change in changes.items()})
+
+
+def steep(found: pd.DataFrame) -> list[str]:
+    table = flatness(found, "sockets")
+    return [str(figure) for figure in table.loc[table["quarter_4"] > table["most"], "figure"]]
+
+
+def test_flat_marks_are_flat() -> None:
+    assert steep(marks()) == []
+
+
+@every(
+    ("column", "change", "figure"),
+    [
+        ("seconds", lambda rounds: rounds / 40, "s a round"),
+        ("coordinator MB", lambda rounds: 200 + rounds / 10, "MB of coordinator"),
+        ("client-0005 CPU s", lambda rounds: rounds**2 / 1e3, "CPU ms a round of client-0005"),
+        ("client-0000 kB", lambda rounds: rounds**2 / 1e3, "bytes a round of client-0000's files"),
+    ],
+)
+def test_what_grows_is_named(column: str, change: Any, figure: str) -> None:
+    assert steep(marks(**{column: change})) == [figure]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_federation_through_kills_a_rotation_and_a_lost_disk_loses_no_charge(tmp_path: Path) -> None:
+    with endurance.federation(tmp_path) as own:
+        found = endurance.endured(own, "sockets", 96, np.random.default_rng(1))
+        counted = endurance.charges(own)
+    assert found.groupby("session")["round"].max().tolist() == [32, 32, 32]
+    assert (counted["answered"] <= counted["charged"]).all()
+    assert (counted["charged"] <= counted["ordered"]).all()
+    assert counted["answered"].iloc[-1] > 80, "the client that is never killed"

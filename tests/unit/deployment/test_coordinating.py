@@ -17,6 +17,7 @@ from support.coordinated import Federation, after, federation
 from support.every import every
 from support.party_folders import CLEAR, MASKED, TWO_SERVER, enrolled, made, names, part, pin
 from support.private_studies import client_level
+from support.tiny_study import with_privacy
 
 from securefl.accounting import store
 from securefl.accounting.statements import statement
@@ -42,6 +43,19 @@ from securefl.study.interruption import Interrupted
 pytestmark = pytest.mark.usefixtures("built_once")
 
 NOISED = client_level(rounds=4).text.replace("clients = 6", "clients = 3")
+SHARES = with_privacy(
+    client_level(rounds=4).text,
+    {
+        "sum": '"masked"',
+        "noise": '"distributed"',
+        "dropout": "0.34",
+        "corrupt": "0.0",
+        "min_cohort_size": "4",
+        "min_honest": "2",
+        "max_client_weight": "0.51",
+    },
+)
+"""Four of its six clients leave three contributions, and shares of noise are sized for four."""
 FULL = [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 1, 2]), (4, [0, 1, 2])]
 
 
@@ -110,6 +124,19 @@ def test_a_study_with_too_few_parties_plays_no_round_and_charges_nothing(tmp_pat
         own.coordinate(tmp_path / "run", wait=30)
     assert own.rounds == [(k, [0, 1, 2, 3]) for k in range(1, 5)]
     assert status(tmp_path / "client-0000")["sessions"]["count"] == 1
+
+
+def test_a_cohort_over_which_noise_falls_short_plays_no_round(tmp_path: Path) -> None:
+    """Four of six were enough to begin, and no sum opened: round after round passed until two were back."""
+    enrolled(tmp_path, SHARES)
+    with federation(tmp_path, SHARES) as own:
+        own.stop("client-0001", "client-0002")
+        with pytest.raises(TooFewParties, match="Expected 5 clients, of which 4 are present for round 1"):
+            own.coordinate(tmp_path / "run", wait=30)
+        assert own.rounds == []
+        own.start("client-0001")
+        own.coordinate(tmp_path / "run", wait=30)
+    assert own.rounds == [(k, [0, 1, 3, 4, 5]) for k in range(1, 5)]
 
 
 def test_at_the_start_it_waits_for_all_and_goes_on_without_who_does_not_come(tmp_path: Path) -> None:
@@ -288,26 +315,29 @@ def test_a_request_to_stop_ends_the_waiting(tmp_path: Path) -> None:
     assert own.clock.now == 4
 
 
-def test_who_dies_in_a_round_loses_it_and_the_next_one_waits(tmp_path: Path) -> None:
+@every(("study", "clients"), [(MASKED, 4), (SHARES, 6)])
+def test_who_dies_in_a_round_loses_it_and_the_next_one_waits(
+    study: str, clients: int, tmp_path: Path
+) -> None:
     """Orders were sent, so charges are spent and the round counts; the next one does not begin."""
-    enrolled(tmp_path, MASKED)
-    with federation(tmp_path, MASKED) as own:
-        waves = [0]
+    enrolled(tmp_path, study)
+    with federation(tmp_path, study) as own:
+        waves, dying = [0], [f"client-000{k}" for k in range(1, clients - 1)]
 
         def before(requests: Mapping[str, bytes]) -> None:
             waves[0] += not any(map(is_enter, requests.values()))
-            if waves[0] == 3 and len(own.up) == 4:
-                own.stop("client-0001", "client-0002")
+            if waves[0] == 3 and len(own.up) == clients:
+                own.stop(*dying)
 
         own.before = before
         with pytest.raises(TooFewParties, match="for round 2"):
             own.coordinate(tmp_path / "run")
     assert own.rounds == [(1, [])]
     (line,) = lines(own)
+    silent = "; ".join(f"{name} silent since round 1" for name in dying)
     assert line.startswith(
-        "round 1: 2 of 4 answered; client-0001 silent since round 1; client-0002 silent since round 1; no "
-        "sum was opened: "
-    )
+        f"round 1: 2 of {clients} answered; {silent}; no sum was opened: No sum, in phase "
+    ), "the first reason, not one that follows from it"
 
 
 # Too few are left ------------------------------------------------------------------------------------------

@@ -1,0 +1,327 @@
+"""Six clients, their server and its carrier through kills, restarts, a rotation and a lost disk.
+
+    python benchmarks/endurance.py [--rounds 2000] [--carrier sockets] [--seed 0] [--write]
+
+The rounds are played in three sessions over the same ledgers. A process is killed on every 25th round or so,
+and started again: a client but the last one, or, in the first quarter of a session, the coordinator. After
+the first session a client rotates its keys, and all pin the new roster. After the second one a client loses
+its folder: an older copy is refused, and the newest is put back. Then memory, CPU and files of processes that
+ran since the first quarter of the last session are compared between its second and its last quarter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pandas as pd
+import psutil
+from flatness import MARKS, STEADY, flatness
+from kept import keep
+
+from securefl.commands.exit_codes import ExitCode
+from securefl.core.messages import client_name
+from securefl.deployment.spending import read as read_spending
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "examples" / "flower"))
+
+from network import register, superlink, supernode  # noqa: E402
+from parties import SECUREFL, make_parties, parts, securefl, serve_parties  # noqa: E402
+from processes import Federation, federation  # noqa: E402
+
+CLIENTS, SESSIONS, APART = 6, 3, 25
+COORDINATOR, SUPERLINK = "coordinator", "superlink"
+NAMES = [client_name(k) for k in range(CLIENTS)]
+MORTAL = [name for name in NAMES if name != STEADY]
+_ROUND = re.compile(r"round (\d+): ")
+STUDY = """
+[study]
+name = "endurance"
+rounds = {rounds}
+
+[data]
+source = "digits"
+clients = {clients}
+partition = {{ kind = "iid" }}
+
+[model]
+kind = "mlp"
+hidden = []
+
+[local]
+optimizer = "sgd"
+learning_rate = 0.1
+epochs = 1
+batch_size = 64
+update_bound = 1.0
+
+[privacy]
+sum = "masked"
+scores = "clear"
+noise = "distributed"
+dropout = 0.34
+corrupt = 0.0
+max_retries = 1
+min_cohort_size = 4
+min_honest = 2
+max_client_weight = 0.51
+unit = "client"
+adjacency = "zero-out"
+delta = 1e-5
+epsilon = 8.0
+budget = 100.0
+adversaries = ["server", "others"]
+non_private = []
+
+[[arm]]
+name = "FedAvg"
+protocol = "fedavg"
+fraction = 1.0
+"""
+
+
+# What happens ---------------------------------------------------------------------------------------
+
+
+def kills(rounds: int, rng: np.random.Generator) -> list[tuple[int, str]]:
+    """After which round of a session which process is killed: in its first quarter often the coordinator."""
+    apart = max(2, min(APART, rounds // 8))
+    found = []
+    for count, number in enumerate(range(apart, rounds - apart, apart)):
+        early = number <= rounds // 4 and count % 2 == 0
+        found.append((number, COORDINATOR if early else str(rng.choice(MORTAL))))
+    return found
+
+
+def stop(own: Federation) -> None:
+    """Stop all parties, as a service does: a shell's processes in the background ignore Ctrl-C."""
+    for name in NAMES:
+        own.processes[name].terminate()
+    for name in NAMES:
+        own.processes[name].wait()
+
+
+def strike(own: Federation, name: str) -> None:
+    own.kill(name)
+    own.processes[name].wait()
+
+
+def serve(own: Federation, name: str) -> None:
+    own.start(name, *SECUREFL, "party", "serve", home(own, name))
+
+
+def home(own: Federation, name: str) -> Path:
+    return own.folder / "parties" / name
+
+
+def rotate(own: Federation, name: str) -> None:
+    """New keys for a stopped client, and a roster with its new line that all pin."""
+    roster, line = own.folder / "roster.jsonl", securefl("party", "rotate", home(own, name))
+    lines = roster.read_text().splitlines(keepends=True)
+    roster.write_text("".join(line if json.loads(one)["name"] == name else one for one in lines))
+    for one in (*NAMES, "server"):
+        securefl("party", "pin", home(own, one), roster, "--yes")
+
+
+def lose(own: Federation, name: str, older: Path) -> None:
+    """A stopped client's folder is lost. The older copy is refused, the newest serves."""
+    newest = copied(own, home(own, name), "newest")
+    _put_back(own, name, older)
+    serve(own, name)
+    if own.processes[name].wait() == 0 or "expected the ledger of its counter" not in own.said(name):
+        sys.exit(f"An older copy of {name} was served:\n{own.said(name)}")
+    _put_back(own, name, newest)
+
+
+def copied(own: Federation, folder: Path, to: str) -> Path:
+    own.run("cp", "-a", folder, own.folder / to)  # a killed party leaves a socket, which shutil cannot copy
+    return own.folder / to
+
+
+def _put_back(own: Federation, name: str, copy: Path) -> None:
+    shutil.rmtree(home(own, name))
+    copied(own, copy, f"parties/{name}")
+    (home(own, name) / "home.txt").unlink()
+
+
+# Marks ----------------------------------------------------------------------------------------------
+
+
+def sizes(*folders: Path) -> float:
+    """The kB of all files in these folders."""
+    total = 0
+    for path in (path for folder in folders for path in folder.rglob("*")):
+        with suppress(FileNotFoundError):  # a journal of SQLite's is gone meanwhile
+            total += path.stat().st_size
+    return total / 1e3
+
+
+def mark(own: Federation, out: Path) -> dict[str, float]:
+    """The memory and CPU of each process with all that it started, and the size of each party's files.
+
+    Of the server they are its folder and its run's ledger: a report is written at the end.
+    """
+    found = {}
+    for name, process in own.processes.items():
+        with suppress(psutil.NoSuchProcess):  # it is between its end and its start
+            tree = [psutil.Process(process.pid)]
+            tree += tree[0].children(recursive=True)
+            found[f"{name} MB"] = sum(one.memory_info().rss for one in tree) / 1e6
+            found[f"{name} CPU s"] = sum(sum(one.cpu_times()[:2]) for one in tree)
+    for name in NAMES:
+        found[f"{name} kB"] = sizes(home(own, name), own.folder / "counters" / name)
+    return found | {"server kB": sizes(home(own, "server"), out / "private" / "arms")}
+
+
+# A session ------------------------------------------------------------------------------------------
+
+
+def lines(own: Federation, name: str) -> Iterator[str]:
+    """The lines of a process's log, until it has ended."""
+    with own.log(name).open() as log:
+        while True:
+            ended = own.processes[name].poll() is not None
+            if line := log.readline():
+                yield line
+            elif ended:
+                return
+            else:
+                time.sleep(0.01)
+
+
+def session(
+    own: Federation, out: Path, words: Sequence[str], rounds: int, struck: list[tuple[int, str]]
+) -> Iterator[dict[str, float]]:
+    """Play a session's rounds, and kill these processes after these rounds. Yields its marks."""
+    command = (*SECUREFL, "party", "coordinate", home(own, "server"), "--out", out, "--wait", "600", *words)
+    due, took, last = {rounds * k // MARKS for k in range(1, MARKS + 1)}, list[float](), time.monotonic()
+    number = 0
+    while number < rounds:
+        own.start(COORDINATOR, *command)
+        for line in lines(own, COORDINATOR):
+            if (said := _ROUND.match(line)) is None:
+                continue
+            number, now = int(said[1]), time.monotonic()
+            took.append(now - last)
+            last = now
+            if number in due:
+                yield {"round": number, "seconds": median(took)} | mark(own, out)
+                took.clear()
+            if struck and number >= struck[0][0]:
+                _, victim = struck.pop(0)
+                strike(own, victim)
+                if victim != COORDINATOR:
+                    serve(own, victim)
+                elif words:  # the ServerApp goes on for a while without its command
+                    own.wait(SUPERLINK, lambda: not _server_apps(own))
+        # Noise outweighs what six clients learn, and what is learnt does not matter here.
+        if own.processes[COORDINATOR].returncode not in (0, ExitCode.UNLEARNT, -signal.SIGKILL):
+            sys.exit(f"The coordinator ended:\n{own.said(COORDINATOR)[-4000:]}")
+
+
+def _server_apps(own: Federation) -> list[psutil.Process]:
+    """The processes of the SuperLink's runs. It notes an end minutes later."""
+    started = psutil.Process(own.processes[SUPERLINK].pid).children(recursive=True)
+    return [one for one in started if "serverapp" in one.name() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def endured(own: Federation, carrier: str, rounds: int, rng: np.random.Generator) -> pd.DataFrame:
+    """The marks of all sessions."""
+    study = own.folder / "study.toml"
+    each = -(-rounds // SESSIONS)
+    study.write_text(STUDY.format(rounds=each, clients=CLIENTS))
+    names = parts(study)
+    make_parties(own, study, names)
+    words = over_flower(own) if carrier == "flower" else ()
+    turned, losing = map(str, rng.choice(MORTAL, 2, replace=False))
+    marks = []
+    for number in range(SESSIONS):
+        if number == 1:
+            rotate(own, turned)
+            older = copied(own, home(own, losing), "older")
+        elif number == 2:
+            lose(own, losing, older)
+        serve_parties(own, names)
+        for one in session(own, out_of(own, number), words, each, kills(each, rng)):
+            marks.append({"carrier": carrier, "session": number + 1, **one})
+            print(marks[-1]["session"], one["round"], f"{one['seconds']:.2f} s", flush=True)
+        stop(own)
+    return pd.DataFrame(marks)
+
+
+def out_of(own: Federation, number: int) -> Path:
+    return own.folder / f"run-{number}"
+
+
+def over_flower(own: Federation) -> tuple[str, ...]:
+    """Start a SuperLink, and a node for each client. Returns the options of the coordinator."""
+    port = superlink(own, simulation=False)
+    for name in NAMES:
+        register(own, name)
+        config = f'securefl-party="{name}" securefl-socket="{home(own, name) / "run" / "party.sock"}"'
+        supernode(own, name, port, config, app="securefl.flower.studies:client_app")
+    return "--flower", "here"
+
+
+# What was lost --------------------------------------------------------------------------------------
+
+
+def charges(own: Federation) -> pd.DataFrame:
+    """For each client the rounds that it answered, its ledger's charges, and the server's orders to it."""
+    outs = [out_of(own, number) for number in range(SESSIONS)]
+    ledgers = [out / "private" / "arms" / "fedavg" / "seed-0" / "ledger.sqlite" for out in outs]
+    spent = pd.concat([pd.DataFrame(map(vars, read_spending(out))) for out in outs])
+    rows = [
+        {
+            "client": name,
+            "answered": int(spent.loc[spent["client"] == k, "answered"].sum()),
+            "charged": _rows(home(own, name) / "ledger.sqlite", name, "committed IS NOT NULL"),
+            "ordered": sum(_rows(ledger, name) for ledger in ledgers),
+        }
+        for k, name in enumerate(NAMES)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _rows(ledger: Path, holder: str, which: str = "TRUE") -> int:
+    with closing(sqlite3.connect(ledger)) as books:
+        query = f"SELECT COUNT(*) FROM releases WHERE name = 'update' AND holder = ? AND {which}"
+        return int(books.execute(query, (holder,)).fetchone()[0])
+
+
+def main() -> None:
+    given = argparse.ArgumentParser()
+    given.add_argument("--rounds", type=int, default=2000)
+    given.add_argument("--carrier", choices=("sockets", "flower"), default="sockets")
+    given.add_argument("--seed", type=int, default=0)
+    given.add_argument("--write", action="store_true")
+    asked = given.parse_args()
+    with tempfile.TemporaryDirectory() as folder, federation(Path(folder)) as own:
+        marks = endured(own, asked.carrier, asked.rounds, np.random.default_rng(asked.seed))
+        counted = charges(own)
+    flat = flatness(marks, asked.carrier)
+    print(counted.to_string(index=False), flat.to_string(index=False), sep="\n")
+    options = f"endurance.py --carrier {asked.carrier} --rounds {asked.rounds} --seed {asked.seed}"
+    keep(f"endurance_{asked.carrier}", marks.round(3), command=options)
+    keep(f"endurance_{asked.carrier}_charges", counted, command=options)
+    wrong = counted[(counted["charged"] < counted["answered"]) | (counted["charged"] > counted["ordered"])]
+    steep = flat[flat["quarter_4"] > flat["most"]]
+    if len(wrong) or len(steep):
+        sys.exit(f"Lost, or charged without an order:\n{wrong}\nNot flat:\n{steep}")
+
+
+if __name__ == "__main__":
+    main()

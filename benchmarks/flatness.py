@@ -1,0 +1,60 @@
+"""Whether figures of a long run stay flat: its second quarter beside its last, from rows of marks.
+
+A mark has the round, the seconds that a round took since the mark before, and for each process its memory
+(`NAME MB`), its CPU so far (`NAME CPU s`), and the size of its files (`NAME kB`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+STEADY = "client-0005"
+"""The client that is never killed."""
+LASTING = {
+    "sockets": [STEADY, "coordinator"],
+    "flower": [STEADY, "coordinator", "superlink", f"node of {STEADY}"],
+}
+"""By carrier: the processes that run from the second quarter of a session to its end."""
+MARKS = 16
+"""The marks of a session: four in each quarter."""
+LIMITS = {
+    "s a round": 2.0,  # other work on the machine moves it
+    "MB": 1.05,
+    "CPU ms a round": 1.25,
+    "bytes a round": 1.1,
+}
+"""The most that the last quarter may have over the second."""
+PAGES = 16 * 4096
+"""Bytes by which a quarter's growth may differ: SQLite lengthens a file by several pages at once."""
+
+
+def flatness(marks: pd.DataFrame, carrier: str) -> pd.DataFrame:
+    """The figures of the last session's second and last quarter, and the most that the last may be."""
+    marks, lasting = marks[marks["session"] == marks["session"].max()], LASTING[carrier]
+    _, second, _, last = (marks.iloc[own] for own in np.array_split(np.arange(len(marks)), 4))
+    rows = [
+        {"figure": figure, "quarter_2": before, "quarter_4": after, "most": LIMITS[kind] * before + slack}
+        for (figure, kind, before, slack), (*_, after, _) in zip(
+            _figures(second, lasting), _figures(last, lasting), strict=True
+        )
+    ]
+    return pd.DataFrame(rows)
+
+
+def _figures(quarter: pd.DataFrame, lasting: list[str]) -> Iterator[tuple[str, str, float, float]]:
+    """Each figure's name, kind and value, and what its limit allows beside the ratio."""
+    rounds = quarter["round"].iloc[-1] - quarter["round"].iloc[0]
+
+    def grown(column: str) -> float:
+        return float(quarter[column].iloc[-1] - quarter[column].iloc[0]) / rounds
+
+    yield "s a round", "s a round", float(quarter["seconds"].median()), 0.0
+    for name in lasting:
+        yield f"MB of {name}", "MB", float(quarter[f"{name} MB"].median()), 0.0
+        yield f"CPU ms a round of {name}", "CPU ms a round", 1e3 * grown(f"{name} CPU s"), 0.0
+    for column in quarter.columns[quarter.columns.str.endswith(" kB")]:
+        name = column.removesuffix(" kB")
+        yield f"bytes a round of {name}'s files", "bytes a round", 1e3 * grown(column), PAGES / rounds
