@@ -110,7 +110,7 @@ class Dataset:
     @property
     def usable(self) -> NDArray[np.bool_]:
         """A mask (n,) of the records that are finite and have a known label. The others count as zero."""
-        return finite_rows(self.x) & labelled(self.y, self.classes)
+        return finite_rows(self.x) & labelled(self.y, self.task, self.classes)
 
     def take(self, index: NDArray[np.integer[Any]] | slice) -> Dataset:
         """The records at `index`, in that order, with their targets and groups."""
@@ -171,9 +171,15 @@ def whole_numbers(
     return np.where(fits, x, 0).astype(np.int64), y
 
 
-def labelled(y: NDArray[Any], classes: int) -> NDArray[np.bool_]:
-    """A mask (n,) of the targets that are finite, or labels of one of `classes` classes (0: a regression)."""
-    return np.asarray((y >= 0) & (y < classes) if classes else finite_rows(y))
+def labelled(y: NDArray[Any], task: Task, classes: int) -> NDArray[np.bool_]:
+    """A mask (n,) of the targets that are known: one of `classes` labels, labels of 0 and 1, or finite."""
+    match task:
+        case "classification":
+            return np.asarray((y >= 0) & (y < classes))
+        case "multi-label":
+            return np.asarray(np.isin(y, (0, 1)).all(1))
+        case "regression":
+            return finite_rows(y)
 
 
 def hold_out(n: int, share: float, rng: np.random.Generator) -> tuple[Index, Index]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
 from securefl.data.columns import CORRECT, Cell, Named, coded, listed, word_of, words_of
-from securefl.data.dataset import Dataset, Split, finite_rows, labelled
+from securefl.data.dataset import Dataset, Split
 from securefl.data.in_memory import InMemory
 from securefl.data.layout import Arrays, Layout
 from securefl.data.networks import one_network
@@ -269,21 +269,19 @@ def _portion(
             labels = _labels_of(words_of(own), sites, layout, Cell(where, target, lenient=lenient))
             codes.append(coded(labels, layout.labels, Cell(where, target, _LABEL, lenient)))
         y = np.column_stack(codes).astype(np.float32) if len(codes) > 1 else codes[0]
-        if lenient and y.ndim > 1:
-            y[y < 0] = nan
     elif schema.targets:
-        targets = Schema(columns=schema.targets, shape=(len(schema.targets),))
-        y = targets.encode(y, where, remedy=CORRECT, lenient=lenient)
+        y = schema.encode_targets(y, where, lenient=lenient)
     else:
         y = _numbers(y.to_numpy(), where, "y", lenient)
     classes = layout.count or 0 if y.ndim == 1 else 0
+    several = bool(layout.count) and not classes
+    made = Dataset(name=name, x=x, y=y, classes=classes, multi_label=several, lenient=lenient)
     if lenient:
-        bad = ~(finite_rows(x) & labelled(y, classes))
+        bad = ~made.usable
         if words is not None and not isinstance(part, Arrays):
             bad |= words == ""
         x[bad], y[bad] = nan, -1 if classes else nan
-    several = bool(layout.count) and not classes
-    return Dataset(name=name, x=x, y=y, classes=classes, multi_label=several, lenient=lenient), words
+    return made, words
 
 
 def clients_of(clients: Any, cell: Cell) -> NDArray[np.object_]:
@@ -354,7 +352,7 @@ def _of_arrays(
     x, y, clients = arrays.x, arrays.y, arrays.clients
     if x.ndim < 2 or 0 in x.shape[1:]:
         raise DataError(f"{where}: expected records x of shape (n, *shape), not empty, got {x.shape}.")
-    if y.ndim < 1 or len(y) != len(x):
+    if y.ndim < 1 or len(y) != len(x) or 0 in y.shape[1:]:
         raise DataError(f"{where}: expected a target for each of {len(x)} records, got y of shape {y.shape}.")
     if clients is not None and clients.shape != (len(x),):
         raise DataError(

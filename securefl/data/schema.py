@@ -17,7 +17,18 @@ from numpy.typing import NDArray
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert, near
 from securefl.core.text_safety import is_legible
-from securefl.data.columns import Cell, Column, Named, Word, encoded, listed, names_of, require_name, word_of
+from securefl.data.columns import (
+    CORRECT,
+    Cell,
+    Column,
+    Named,
+    Word,
+    encoded,
+    listed,
+    names_of,
+    require_name,
+    word_of,
+)
 from securefl.data.layout import Dialect, Layout
 from securefl.data.networks import NAMED, is_name
 from securefl.data.scaling import Scaling
@@ -183,6 +194,22 @@ class Schema:
         cells = [(values, column, Cell(where, name, remedy, lenient)) for values, name, column in columns]
         made: NDArray[np.float32] = np.hstack([encoded(*cell) for cell in cells])
         return made
+
+    def encode_targets(self, values: Any, where: str, *, lenient: bool) -> NDArray[np.float32]:
+        """Encode the targets of a regression, a table or an array (n, targets): float32 (n, targets).
+
+        Args:
+            values: The targets in units.
+            where, lenient: As of `encode`.
+
+        Raises:
+            DataError: As `encode` does.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(values, columns=[one.name for one in self.targets])
+        own = Schema(columns=self.targets, shape=(len(self.targets),))
+        return own.encode(frame, where, remedy=CORRECT, lenient=lenient)
 
     # From outputs to labels ---------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.formats import prefix
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import own_stream
+from securefl.data.dataset import labelled
 from securefl.data.sides import HOLDOUT
 from securefl.data.tables import LARGEST
 from securefl.deployment.plan_file import PlanFile
@@ -199,6 +200,10 @@ def data_of(made: PartyStudy, number: int, records: str) -> OwnData:
         return OwnData(world.records[number], None if world.held is None else world.held[number])
     study = made.study
     x, y = _own(Path(records), world.problem, world.records[number], claimed=study.claims)
+    schema = world.schema
+    # An array's targets are in units, as its records are. Those of a table are given as the model reads them.
+    if world.problem.kind == "regression" and schema.columns is None and schema.targets:
+        y = schema.encode_targets(y, records, lenient=study.claims)
     scaled = scale(study, x)
     if world.held is None:
         return OwnData((scaled, y), None)
@@ -213,17 +218,17 @@ def _own(path: Path, problem: Problem, like: Records, *, claimed: bool) -> Recor
     """The records of a file, in the study's types. Raises DataError if it does not fit.
 
     claimed: whether an epsilon is claimed. Then an error would tell that one record is there, so a record
-    with an entry that is no number, or of an unknown class, stays: training leaves it out.
+    with an entry that is no number, or of an unknown label, stays: training leaves it out.
     """
     x, y = _arrays(path)
     if len(x) != len(y):
         raise DataError(f"{path}: expected as many targets as records, got {len(y)} and {len(x)}.")
     x, y = _fitting(path, "x", x, like[0], claimed), _fitting(path, "y", y, like[1], claimed)
-    known = claimed or problem.kind != "classification" or not len(y)
-    if not known and not 0 <= y.min() <= y.max() < problem.outputs:
+    if not claimed and not labelled(y, problem.kind, problem.outputs).all():
+        known = f"from 0 to {problem.outputs - 1}" if problem.kind == "classification" else "of 0 and 1"
         raise DataError(
-            f"{path}: expected classes from 0 to {problem.outputs - 1}, as the study has them, got some from "
-            f"{y.min()} to {y.max()}."
+            f"{path}: expected labels {known}, as the study has them, got some from {y.min():g} to "
+            f"{y.max():g}. Write each as its place among the study's classes."
         )
     return x, y
 

@@ -62,7 +62,7 @@ def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any], task: Task) -> 
     """
     loss = LOSS_OF[task]
     require_records(x, y, loss)
-    fits = finite_rows(x) & labelled(y, _ANY if task == "classification" else 0)
+    fits = finite_rows(x) & labelled(y, task, _ANY)
     if len(x) and not fits.any():
         return Evaluation(accuracy=0.0, loss=0.0)
     outputs, targets, raised = _outputs(model, x[fits], y[fits], loss)

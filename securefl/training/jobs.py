@@ -144,8 +144,7 @@ class TrainedContribution(Contribution, Protocol):
 
 def usable(problem: Problem, context: ClientContext) -> ClientContext:
     """The client's context `context` without the records that are not finite or have no known label."""
-    classes = problem.outputs if problem.kind == "classification" else 0
-    fits = readable(problem, context.x) & labelled(context.y, classes)
+    fits = readable(problem, context.x) & labelled(context.y, problem.kind, problem.outputs)
     return replace(context, x=context.x[fits], y=context.y[fits])
 
 

@@ -109,8 +109,8 @@ def require_per_record(loss: DeclaredLoss, name: str, outputs: Tensor) -> None:
             probabilities alone.
 
     Raises:
-        ConfigError: The function fails, does not return one float for each record, or a record's loss, or its
-            gradient, depends on another record.
+        ConfigError: The function fails, does not return one float for each record, or returns nan. Or a
+            record's loss, or its gradient, depends on another record.
     """
     scores = outputs.detach().clone().requires_grad_()
     targets = torch.rand(outputs.shape, generator=torch.Generator().manual_seed(0))
@@ -137,6 +137,11 @@ def require_per_record(loss: DeclaredLoss, name: str, outputs: Tensor) -> None:
         )
     if not found.requires_grad:
         raise ConfigError(f"{said}, got losses without a gradient. Compute them from the outputs by torch.")
+    if (bad := found.isnan()).any():
+        raise ConfigError(
+            f"{said}, got nan for outputs such as {outputs[bad][0].tolist()[:3]}. Correct it for any output "
+            "of the model: outputs.softmax(1) and outputs.sigmoid() are probabilities."
+        )
     (slope,) = tried(torch.autograd.grad, found[0], scores)
     if slope[1:].count_nonzero() or not torch.allclose(found, torch.cat(alone), rtol=1e-4, atol=1e-6):
         raise ConfigError(

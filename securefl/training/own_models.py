@@ -283,8 +283,9 @@ def _require_plain(name: str, model: nn.Module) -> None:
     # of two names, as of tied layers, is trained once.
     if (shared := overlapping(model)) is not None:
         raise ConfigError(
-            f"Expected parameters of their own in {name}, got one that is both {' and '.join(shared)}. Give "
-            "each layer its own, or both layers one parameter: one.weight = other.weight."
+            f"Expected memory of its own for each parameter of {name}, got {' overlapping '.join(shared)}. "
+            "Make it a copy: nn.Parameter(one.detach().clone()). Or give both layers one parameter: "
+            "one.weight = other.weight."
         )
     for key, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:

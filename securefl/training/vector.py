@@ -127,12 +127,13 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
         The model's own tensors, detached, in the order of the state dict.
 
     Raises:
-        ConfigError: Two tensors share a part of their memory: training one would move the other.
+        ConfigError: Two tensors lie in one stretch of memory, where training one could move the other, or two
+            values of a tensor in one place.
     """
     if (shared := overlapping(model, alike=False)) is not None:
         raise ConfigError(
-            f"Expected tensors with memory of their own, got {' and '.join(shared)}, which share a part. "
-            "Make one of them a copy: nn.Parameter(one.detach().clone())."
+            f"Expected memory of its own for each tensor, got {' overlapping '.join(shared)}. Make it a "
+            "copy: nn.Parameter(one.detach().clone())."
         )
     moving = {id(entry) for entry in running_statistics(model).values()}
     seen = {_memory(entry) for entry in model.parameters() if not entry.requires_grad}
@@ -146,8 +147,14 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def overlapping(model: nn.Module, *, alike: bool = True) -> tuple[str, str] | None:
-    """The first two parameters that share memory, by name, or None. alike: also if they share all of it."""
+    """The first two parameters whose stretches of memory overlap, by name, or None.
+
+    A trained one whose values share memory stands with "itself". alike: also two that share all of it.
+    """
     named = [(name, entry) for name, entry in model.named_parameters() if entry.numel()]
+    for name, entry in named:
+        if entry.requires_grad and _repeats(entry):
+            return name, "itself"
     spans = sorted((*_span(entry), at) for at, (_, entry) in enumerate(named))
     shared = [
         sorted((first, second))
@@ -166,6 +173,16 @@ def _span(values: Tensor) -> tuple[int, int]:
     if not values.is_contiguous():
         steps = sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
     return start, start + (steps + 1) * values.element_size()
+
+
+def _repeats(values: Tensor) -> bool:
+    """Whether two values may lie in one place: a step along one axis stays within those of shorter steps."""
+    reach = 0
+    for stride, size in sorted(zip(values.stride(), values.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 def _memory(entry: Tensor) -> int:

@@ -80,6 +80,7 @@ BAD_ARRAYS: dict[str, tuple[object, str]] = {
     "no numbers": ((X[:, :0], Y), r"got \(20, 0\)"),
     "one axis": ((X[:, 0], Y), "expected records x of shape"),
     "lengths": ((X, Y[:3]), "expected a target for each of 20 records"),
+    "no targets": ((X, np.empty((20, 0), np.int64)), r"got y of shape \(20, 0\)"),
     "texts": ((X.astype(str), Y), "expected x of numbers, got type <U"),
     "objects": ((np.array([{}] * 20)[:, None], Y), "got Python objects such as dict"),
     "ragged": (([[1.0], [1.0, 2.0]], [0, 1]), "each entry of one shape"),

@@ -356,7 +356,7 @@ def test_changed_records_are_refused_and_noted_as_new_by_the_owners_word(tmp_pat
         ({"x": np.zeros(4, np.float32)}, "of shape|as many targets"),
         ({"y": np.zeros(3, np.int64)}, "as many targets"),
         ({"x": np.full((2, *SHAPE), np.nan, np.float32), "y": np.zeros(2, np.int64)}, "finite"),
-        ({"x": np.zeros((2, *SHAPE), np.float32), "y": np.array([0, 10])}, "classes from 0 to 9"),
+        ({"x": np.zeros((2, *SHAPE), np.float32), "y": np.array([0, 10])}, "labels from 0 to 9"),
         ({"x": np.zeros((2, *SHAPE), np.float32), "y": np.array([0.5, 1])}, "of shape"),
         ({"x": np.array([["a"] * 64] * 2, dtype=object), "y": np.zeros(2, np.int64)}, "arrays x and y"),
     ],

@@ -15,7 +15,7 @@ from support.own_study import folder, written
 from support.private_studies import DPSGD
 from support.tiny_study import FEDAVG, composed, run, text
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, nll_loss
 
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
@@ -156,6 +156,10 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "no gradient": (lambda outputs, y: outputs.detach().sum(1), "without a gradient"),
     "failing": (lambda outputs, y: 1 / 0, "ZeroDivisionError"),
+    "nan of what is no probability": (
+        lambda outputs, y: nll_loss((-outputs.square()).log(), y, reduction="none"),
+        "got nan for outputs such as .* Correct it for any output",
+    ),
 }
 
 

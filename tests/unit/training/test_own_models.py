@@ -187,6 +187,27 @@ class Overlapping(Net):
         self.frozen = nn.Parameter(self.first.weight.detach()[1:], requires_grad=False)
 
 
+class Interleaved(Net):
+    """Two parameters that share no value, in one stretch of memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        both = torch.zeros(5, 2)
+        self.one, self.other = nn.Parameter(both[:, 0]), nn.Parameter(both[:, 1])
+
+
+class Repeated(Net):
+    """A parameter of which all values are one place of memory."""
+
+    def __init__(self, clone: bool = False) -> None:
+        super().__init__()
+        alike = torch.zeros(1).expand(4)
+        self.scale = nn.Parameter(alike.clone() if clone else alike)
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) + self.scale
+
+
 class Random(Net):
     def forward(self, x: Tensor) -> Any:
         return super().forward(x) * torch.rand(())
@@ -247,8 +268,10 @@ BAD: dict[str, tuple[Callable[..., Any], str]] = {
     "average": (lambda: Averaging(registered=True), "kept from one pass to the next"),
     "unregistered average": (lambda: Averaging(registered=False), "kept from one pass to the next"),
     "largest": (Largest, "got largest that a pass changes"),
-    "overlapping": (Overlapping, "one that is both frozen and first.weight"),
-    "tied values, one frozen": (HalfTied, "one that is both first.weight and last.weight"),
+    "overlapping": (Overlapping, "got frozen overlapping first.weight"),
+    "interleaved": (Interleaved, "got one overlapping other"),
+    "repeated": (Repeated, r"got scale overlapping itself. .* nn.Parameter\(one.detach\(\).clone\(\)\)"),
+    "tied values, one frozen": (HalfTied, "got first.weight overlapping last.weight"),
     "random in evaluation": (Random, "the same outputs again in evaluation"),
     "other generator": (OtherRandom, "draw from torch's generator alone in training"),
     "unseeded": (unseeded, "the same model from the same seed"),
@@ -270,6 +293,16 @@ def test_a_model_that_a_study_cannot_use(case: str) -> None:
     with pytest.raises(ConfigError, match=message):
         of(factory)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_remedy_for_repeated_values() -> None:
+    assert size(of(Repeated, options={"clone": True}).build(SHAPE, OUTPUTS, 7)) == size(Net()) + OUTPUTS
+
+
+def test_values_in_any_order_are_each_in_one_place() -> None:
+    turned = Net()
+    turned.first.weight = nn.Parameter(torch.zeros(6, 5).T)
+    assert size(of(turned).build(SHAPE, OUTPUTS, 7)) == size(Net())
 
 
 class Named(nn.Module):
