@@ -81,7 +81,8 @@ class Adaptive(Part):
             raise ConfigError(
                 "Expected one mean of updates a round beside `bound_quantile` under [local], got weights "
                 "n_k / n, whose sum nobody knows, or trial updates: the share of updates within the bound "
-                'would not follow. Set aggregation = "partial" (for FedCor updates = 0), or leave it out.'
+                "would not follow. Leave it out, or take a protocol with neither, such as fedavg with "
+                'aggregation = "partial", or fedcor with updates = 0.'
             )
         if (plan := problem.bare_plan) is not None and len(plan.coefficients) > 1:
             raise ConfigError(

@@ -50,7 +50,7 @@ class Account:
         self.counts = GroupedCounts(range(clients))
         self._budget = Budget(self.counts, plan.terms())
         self._new: list[CountedQuery] = []
-        self._asked_in: dict[int, int] = {}
+        self._asked_in: dict[str, dict[int, int]] = {}
         self._refused: dict[tuple[tuple[str, ...], Counts], bool] = {}
 
     def query(self, names: Sequence[str], clients: Sequence[int], at: Header, *, initial: bool) -> None:
@@ -82,7 +82,7 @@ class Account:
     def _count(self, asked: CountedQuery, number: int) -> None:
         name, initial, clients = asked
         if self._plan.apart(self._protected[name].spec) > 1:
-            self._asked_in |= dict.fromkeys(clients, number)
+            self._asked_in.setdefault(name, {}).update(dict.fromkeys(clients, number))
         charge = dump_charge(self.charge(name, initial=initial))
         for client in clients:
             self.counts.add(client, (name, charge))
@@ -107,13 +107,16 @@ class Account:
             for one in asked:
                 self._count(one, number)
 
-    def resting(self, number: int) -> frozenset[int]:
+    def resting(self, number: int, *names: str) -> frozenset[int]:
         """The clients whose last contribution is fewer rounds before round `number` than `separation`.
 
         They would refuse. Cohorts are drawn from the others, so equal cohorts take turns.
+
+        names: of the values that one cohort is asked for. Without any: of all values.
         """
         since = number - self._plan.separation
-        return frozenset(k for k, last in self._asked_in.items() if since < last < number)
+        asked = [self._asked_in.get(name, {}) for name in names or self._asked_in]
+        return frozenset(k for own in asked for k, last in own.items() if since < last < number)
 
     def retired(self, number: int) -> frozenset[int]:
         """The clients whose budget does not bear the queries of round `number`."""

@@ -253,21 +253,22 @@ class SecureGrid(Grid):
                 *args: object, _make: _Make = make, _name: str = name, **kwargs: object
             ) -> list[Message]:
                 self._made = list(_make(*args, **kwargs))
-                self._redraw(self._made, self._place(_name)[0])
+                self._redraw(self._made, _name, self._place(_name)[0])
                 return self._made
 
             setattr(strategy, how, noted)
 
-    def _redraw(self, made: list[Message], number: int) -> None:
-        """Address the messages to clients that rest in this round to others, drawn among those that do not.
+    def _redraw(self, made: list[Message], name: str, number: int) -> None:
+        """Address the messages to clients that rest from this value to others that can send it.
 
         A strategy draws of all nodes. The nodes that rest would refuse, and the round would be lost.
         """
-        resting = self._engine.server.account.resting(number)
+        resting = self._engine.server.account.resting(number, name)
         drawn = {one.metadata.dst_node_id for one in made}
         out = [one for one in made if self._clients.get(one.metadata.dst_node_id) in resting]
-        able = sorted(node for node, own in self._clients.items() if own not in resting and node not in drawn)
-        # The strategy's draw is uniform, so this one is too, over the clients that do not rest.
+        unable = self._unable(name, number)
+        able = sorted(node for node, own in self._clients.items() if own not in unable and node not in drawn)
+        # The strategy's draw is uniform, so this one is too, over the clients that can send.
         for one, node in zip(out, SystemRandom().sample(able, min(len(able), len(out))), strict=False):
             one.metadata.dst_node_id = node
 
@@ -340,7 +341,7 @@ class SecureGrid(Grid):
         layout, start = task.layout, task.layout.flat(arrays)
         require_weights(layout, own, self._plan, self._updates)
         chosen = self._chosen(posted)
-        cohort = self._cohort(chosen)
+        cohort = self._cohort(chosen, name)
         if not cohort:
             return self._absent(posted, ())
         query = CohortQuery(
@@ -412,15 +413,19 @@ class SecureGrid(Grid):
             raise LocalProtocolError(f"Expected nodes of parties of the roster, got {strange}.")
         return [self._number(one) for one in posted]
 
-    def _cohort(self, chosen: list[int]) -> tuple[int, ...]:
-        """The clients of these that are asked: without those outside the session or over budget."""
+    def _unable(self, name: str, number: int) -> set[int]:
+        """The clients that would send no value of this name in this round: outside the session, over budget,
+        or at rest."""
+        account, missing = self._engine.server.account, self._engine.missing
+        away = {own for own in self._clients.values() if client_name(own) in missing}
+        return away | account.retired(number) | account.resting(number, name)
+
+    def _cohort(self, chosen: list[int], name: str) -> tuple[int, ...]:
+        """The clients of these that are asked for the value of this name."""
         if self._round > self._plan.max_rounds:
             _log.warning("Round %d: the plan's schedule of %d is over.", self._round, self._plan.max_rounds)
             return ()
-        account = self._engine.server.account
-        retired = account.retired(self._round) | account.resting(self._round)
-        missing = {number for number in chosen if client_name(number) in self._engine.missing}
-        return self._whole(sorted(set(chosen) - retired - missing))
+        return self._whole(sorted(set(chosen) - self._unable(name, self._round)))
 
     def _whole(self, cohort: list[int]) -> tuple[int, ...]:
         """The clients of these whose whole fixed batch is present; all of them if the plan has no batches."""

@@ -348,6 +348,11 @@ def unbounded(charges: Iterable[Charge], parties: Iterable[str]) -> bool:
     return all(any(History.of({own[party]: 1}).endless for own in events) for party in parties)
 
 
+def correlated_sums(plan: Plan, sent: Sequence[ValueSpec]) -> list[ValueSpec]:
+    """The values of these whose noise is correlated over rounds."""
+    return [spec for spec in sent if Protection(plan, spec).noised and plan.correlation(spec).correlated]
+
+
 def infinite_reasons(plan: Plan, sent: Sequence[ValueSpec]) -> str:
     """Why no finite epsilon holds against the adversaries of the plan, in words."""
     reasons = filter(None, (Protection(plan, spec).infinite_reason for spec in sent))

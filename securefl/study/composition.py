@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 
 from securefl.accounting.composition import compose, running_epsilon, within
 from securefl.accounting.events import History
@@ -37,6 +38,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
     with placed(study, place_of(arm)):
         algorithm = built(arm, problem)
         sent = specs_of(algorithm)
+        _check_quantile(arm, problem, sent)
     with placed(study, f"[privacy], for {arm.name}:"):
         plan = study.privacy.plan(
             study.study.rounds,
@@ -50,6 +52,7 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
         _check_budget(plan, sent)
         require_agreed(plan, sent)
         require_needed(plan, sent)
+        _check_separation(plan, sent)
         _check_cohorts(plan, sent, problem.clients)
         _check_device(plan, sent, problem.hardware)
     with placed(study, place_of(arm)):
@@ -201,6 +204,36 @@ def _check_device(plan: Plan, sent: Sequence[ValueSpec], hardware: Hardware) -> 
     trained = any(spec.training is not None for spec in sent)
     if trained or (plan.unit == "record" and plan.noise_multiplier > 0):
         hardware.require(keeps_apart)
+
+
+def _check_quantile(arm: Arm, problem: Problem, sent: Sequence[ValueSpec]) -> None:
+    """Raises ConfigError for a `bound_quantile` on which no value of the arm depends: nothing would adapt."""
+    if (quantile := problem.local.bound_quantile) is None:
+        return
+    fixed = replace(problem, local=replace(problem.local, bound_quantile=None))
+    if specs_of(built(arm, fixed)) == sent:
+        raise ConfigError(
+            f"Expected no `bound_quantile` for {arm.protocol!r}, which sends no update that a bound clips, "
+            f"got {quantile:g}. Leave it out, or set it in the `local` of those arms alone that average "
+            "updates of the whole model, such as fedavg."
+        )
+
+
+def _check_separation(plan: Plan, sent: Sequence[ValueSpec]) -> None:
+    """Raises ConfigError for a sum to which a client may contribute more often than the separation says."""
+    for spec in sent:
+        often = spec.asked(plan.max_rounds, plan.separation)
+        if (
+            spec.reduction == "sum"
+            and plan.separation > 1
+            and often > ceil(plan.max_rounds / plan.separation)
+        ):
+            raise ConfigError(
+                f"Expected sums that each round queries once for a separation of {plan.separation} rounds, "
+                f"got {spec.name!r}, which a client may be asked for {often} times in {plan.max_rounds} "
+                "rounds: none would rest. Set separation = 1, or ask for nothing beside the rounds (for "
+                "FedCor updates = 0)."
+            )
 
 
 def _check_cohorts(plan: Plan, sent: Sequence[ValueSpec], clients: int) -> None:

@@ -54,6 +54,11 @@ class Finished:
         """For each arm, why its epsilon is infinite; empty if it is not."""
         return {arm["name"]: arm.get("infinite_reason", "") for arm in self.summary.get("arms", [])}
 
+    @property
+    def over_rounds(self) -> dict[str, list[str]]:
+        """For each arm, how contributions of a client, and noise, hang together over rounds, in sentences."""
+        return {arm["name"]: arm.get("over_rounds", []) for arm in self.summary.get("arms", [])}
+
 
 def finished_run(folder: Path, name: str, *, private: bool = True) -> Finished:
     """Read a finished run. private: whether accuracies of personal models are read, if they are here.

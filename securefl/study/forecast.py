@@ -23,7 +23,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import crafts, learns
-from securefl.mechanisms.charges import Protection, events_of, infinite_reasons
+from securefl.mechanisms.charges import Protection, correlated_sums, events_of, infinite_reasons
 from securefl.study.accounted import ALONE
 from securefl.study.advice import DROWNED, advice
 from securefl.study.composition import composition, compositions, sized
@@ -266,9 +266,8 @@ def _noise(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) -> s
 
 def _correlation(plan: Plan, sent: Sequence[ValueSpec]) -> str:
     """The error of correlated noise beside that of independent noise, at equal epsilon and the reverse."""
-    sums = [spec for spec in sent if spec.each_round and Protection(plan, spec).noised]
-    noised = [spec for spec in sums if plan.correlation(spec).correlated]
-    if not noised:
+    if not (noised := correlated_sums(plan, sent)):
+        sums = [spec for spec in sent if spec.each_round and Protection(plan, spec).noised]
         names = " and the ".join(spec.name for spec in sums if len(plan.coefficients) > 1)
         return names and f"the noise of the {names} is independent: this model is no sum of such totals"
     noise, rounds, z = plan.correlation(noised[0]), plan.max_rounds, plan.noise_multiplier

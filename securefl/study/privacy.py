@@ -257,6 +257,11 @@ class PrivacySection(Ranged):
                 "of two contributions of a client would overlap. "
                 f"Set separation = {self.bands}, or leave bands out."
             )
+        if self.bands == "blt" and self.separation == 1:
+            yield (
+                'Expected a separation of 2 rounds or more with bands = "blt", got 1: buffers correlate '
+                "nothing if a client may contribute in every round. Set separation = 2, or leave bands out."
+            )
         if self.noise != NO_NOISE:
             by_holder = mechanisms.kind_of(self.noise).total_by == KEY_HOLDER
             if by_holder and self.sum != KEY_HOLDER_ADDS:

@@ -71,7 +71,7 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
         for (name, charge), count in most.items()
     )
     noise = f"Noise of values: {legend(study.privacy.noise)}."
-    yield "Mechanism", [*mechanisms, noise, *_over_rounds(study)]
+    yield "Mechanism", [*mechanisms, noise, *run.over_rounds.get(arm.name, ())]
     sampling = (
         f"Each record enters a step of training with probability {rate:g}, independently, and ε counts this "
         "amplification."
@@ -94,15 +94,6 @@ def _worst(holders: Sequence[Counter[tuple[str, Charge]]], party: str, delta: fl
     """The curve of the holder with the largest epsilon against a party."""
     found = (against(party, own) for own in holders)
     return max(found, key=lambda own: own.epsilon(delta), default=Curve(History()))
-
-
-def _over_rounds(study: Study) -> Iterator[str]:
-    """How contributions of a client, and noise, hang together over rounds."""
-    apart, noise = study.privacy.separation, study.privacy.correlation(study.study.rounds)
-    if apart > 1:
-        yield f"A client contributes to a sum of each round in one of {apart} rounds at most (`separation`)."
-    if noise.correlated:
-        yield f"Noise of such sums that a model adds up is correlated over {noise.span}."
 
 
 def _trust(run: Finished, study: Study, arm: Arm, epsilons: Mapping[str, float]) -> Iterator[str]:

@@ -61,6 +61,7 @@ def published(results: Results) -> Results:
         accounting=results.accounting,
         price=results.price,  # of arms with global models, from what is kept of them
         infinite_reason=results.infinite_reason,
+        over_rounds=results.over_rounds,
         stopped=results.stopped,  # tests on the server's own records decided it
     )
 

@@ -81,6 +81,7 @@ class Results:
     accounting: sentences on the runs that the epsilons cover: one alone, or all over the same records.
     price: what a finite epsilon cost in accuracy, in a sentence; empty if no arms tell.
     infinite_reason: for each arm, why its epsilon is infinite; empty if it is not.
+    over_rounds: for each arm, how contributions of a client, and noise, hang together over rounds.
     stopped: for each arm that `patience` stopped, after which round, as the rest of a sentence.
     discreet: whether `learnt` follows from no accuracy (`Study.tests_on_the_claimed`).
     """
@@ -100,6 +101,7 @@ class Results:
     accounting: str
     price: str
     infinite_reason: Mapping[str, str] = field(default_factory=dict)
+    over_rounds: Mapping[str, Sequence[str]] = field(default_factory=dict)
     stopped: Mapping[str, str] = field(default_factory=dict)
     discreet: bool = False
 

@@ -19,10 +19,11 @@ from securefl.accounting.curve import Curve, beside_epsilon
 from securefl.accounting.figures import in_words, plain
 from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ValueSpec
 from securefl.core.installed import versions
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
-from securefl.mechanisms.charges import events_of, infinite_reasons
+from securefl.mechanisms.charges import correlated_sums, events_of, infinite_reasons
 from securefl.report import client_plots, measure_plots, plots, privacy_plots, run_page
 from securefl.report.accuracy import MEASURES
 from securefl.report.pages import Picture
@@ -359,6 +360,22 @@ def infinite_reasons_of(
     }
 
 
+def over_rounds_of(arms: Mapping[str, tuple[Algorithm, Plan]]) -> dict[str, list[str]]:
+    """For each arm, how contributions of a client, and noise, hang together over rounds, in sentences."""
+    return {name: list(_over_rounds(plan, specs_of(own))) for name, (own, plan) in arms.items()}
+
+
+def _over_rounds(plan: Plan, specs: Sequence[ValueSpec]) -> Iterator[str]:
+    if rest := [spec.name for spec in specs if plan.apart(spec) > 1]:
+        yield (
+            f"A client contributes to the sum of the {' and the '.join(rest)} in one of {plan.separation} "
+            "rounds at most (`separation`)."
+        )
+    if noised := correlated_sums(plan, specs):
+        names, span = " and the ".join(spec.name for spec in noised), plan.correlation(noised[0]).span
+        yield f"Noise of the {names} is correlated over {span}."
+
+
 def as_json(whole: Results) -> dict[str, Any]:
     """The publishable summary for scripts.
 
@@ -375,6 +392,7 @@ def as_json(whole: Results) -> dict[str, Any]:
                 **known,
                 "epsilon": plain(arm.epsilon),
                 "infinite_reason": reason,
+                "over_rounds": [*results.over_rounds.get(arm.name, ())],
                 "rounds": rounds,
                 "stopped": results.stopped.get(arm.name, "").lstrip(": "),
             }

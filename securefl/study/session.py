@@ -317,6 +317,7 @@ def _written(
         collected,
         accounting=sentence(study, folder),
         infinite_reason=run_report.infinite_reasons_of(study, collected, made.arms),
+        over_rounds=run_report.over_rounds_of(made.arms),
     )
     card = run_report.privacy_card(collected, made.arms)
     again = f"securefl run {folder / CONFIG} --out {folder}-again"

@@ -135,6 +135,20 @@ def test_clients_rest_as_many_rounds_as_the_plan_says() -> None:
     assert Account(replace(plan, separation=1), specs, CLIENTS).resting(2) == set()
 
 
+def test_clients_rest_from_the_values_that_they_sent_alone() -> None:
+    """As in their ledgers: who trained in round 1 may still evaluate in round 2."""
+    of = study(FEDAVG, rounds=9)
+    algorithm, plan = composed(of)
+    spec = next(one.spec for one in algorithm.contributions)
+    plan = replace(plan, separation=3, non_private=(spec.name, "other"))
+    account = Account(plan, {spec.name: spec, "other": replace(spec, name="other")}, CLIENTS)
+    for name, number, client in ((spec.name, 1, 0), ("other", 2, 1), ("other", 2, 0)):
+        account.query([name], (client,), replace(HERE, round=number), initial=False)
+    assert [account.resting(number, spec.name) for number in (2, 3, 4)] == [{0}, {0}, set()]
+    assert [account.resting(number, "other") for number in (2, 3, 4, 5)] == [set(), {0, 1}, {0, 1}, set()]
+    assert account.resting(4) == {0, 1}, "of all values, as a protocol needs that draws one cohort for them"
+
+
 def test_a_server_on_its_books_counts_the_orders_of_one_that_was_killed() -> None:
     of = study(FEDAVG, rounds=3)
     algorithm, plan = composed(of)

@@ -25,11 +25,26 @@ from flwr.serverapp.strategy import (
     QFedAvg,
 )
 from support.every import every
-from support.flower_apps import CLEAR, CLIENTS, MASKED, TWO, UPDATES, flat, grid_of, plain, secured, start
+from support.flower_apps import (
+    CLEAR,
+    CLIENTS,
+    MASKED,
+    TWO,
+    UPDATES,
+    flat,
+    grid_of,
+    inner,
+    plain,
+    secured,
+    start,
+)
 
 from securefl.core.errors import ConfigError, LocalProtocolError
+from securefl.core.messages import client_name
+from securefl.deployment.engine import RemoteEngine
 from securefl.deployment.local import LocalDeployment
-from securefl.deployment.updates import Updates
+from securefl.deployment.updates import UPDATE, Updates
+from securefl.engine.account import Account
 from securefl.flower.exchange import FRAME, HELLO
 from securefl.flower.secure_grid import SecureGrid, never_opened, served
 
@@ -200,6 +215,38 @@ def test_a_round_is_drawn_among_the_clients_that_do_not_rest(tmp_path: Path) -> 
     with LocalDeployment(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
         result = started(own, grid_of(house, own, secured(tmp_path)), rounds=8)
     assert set(result.train_metrics_clientapp) == set(range(1, 9))
+
+
+def test_clients_that_trained_may_evaluate_while_they_rest_from_training(tmp_path: Path) -> None:
+    """Rest counted for both together: of eight nodes half train and half evaluate, and every other round had
+    too few for a cohort of four."""
+    own = FedAvg(fraction_train=0.5, fraction_evaluate=0.5)
+    plan = replace(CLEAR, separation=2, min_cohort_size=4, max_rounds=4)
+    apps = [inner(k % CLIENTS) for k in range(8)]
+    with LocalDeployment(plan, UPDATES, clients=8, folder=tmp_path) as house:
+        result = started(own, grid_of(house, own, secured(tmp_path, apps, clients=8)), rounds=4)
+    for metrics in (result.train_metrics_clientapp, result.evaluate_metrics_clientapp):
+        assert set(metrics) == {1, 2, 3, 4}
+
+
+@every("gone", ("retired", "missing"))
+def test_no_client_that_cannot_answer_stands_in_for_one_that_rests(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was drawn in the place of a node that rests, and taken out of the cohort afterwards."""
+    own = FedAvg(fraction_train=0.34, min_train_nodes=1, fraction_evaluate=0.0)
+    plan = replace(CLEAR, separation=2)
+    with LocalDeployment(plan, UPDATES, clients=CLIENTS, folder=tmp_path) as house:
+        grid = grid_of(house, own, secured(tmp_path))
+        if gone == "retired":
+            monkeypatch.setattr(Account, "retired", lambda self, number: frozenset({1}))
+        else:
+            monkeypatch.setattr(RemoteEngine, "missing", frozenset({client_name(1)}))
+        monkeypatch.setattr(Account, "resting", lambda self, number, *names: frozenset({0}))
+        for _ in range(20):
+            drawn = [Message(RecordDict(), 10, "train")]
+            grid._redraw(drawn, UPDATE, 2)
+            assert drawn[0].metadata.dst_node_id == 12, "node 11 is gone"
 
 
 @every("name", FAMILY)

@@ -32,7 +32,7 @@ from securefl.algorithm.queries import Answers, CohortQuery, Schedule, Sum, Tota
 from securefl.core.errors import ConfigError, DataError, LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.messages import REFUSED
-from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.core.release import KEY_HOLDER, PARTIES, SERVER
 from securefl.core.wire import Header
 from securefl.deployment.files import held
 from securefl.deployment.session_store import ACTS
@@ -237,6 +237,10 @@ def test_other_sums_than_those_of_each_round_have_independent_noise(schedule: Sc
     assert not Protection(PLAN, spec).mechanism.correlation.correlated
     assert PLAN.apart(spec) == 1
     assert spec.asked(ROUNDS, APART) == schedule.asked(ROUNDS)
+    often = replace(PLAN, separation=1, coefficients=(1.0,))
+    for party in PARTIES:
+        charged = events_of(PLAN, [spec], party, ROUNDS)
+        assert charged == events_of(often, [spec], party, ROUNDS), "nothing counts on a rest"
 
 
 def test_a_sum_that_no_model_adds_up_has_independent_noise_and_its_separation() -> None:

@@ -16,12 +16,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from support.arms import ARMS
+from support.combinations import study as combination
 from support.every import every
 from support.private_studies import DISTRIBUTED, KEY_HOLDER, client_level
 from support.tiny_study import Spy, composed, same_state, spied, study, text, world
 
-from securefl.algorithm.clients import ClientContext, Population, State
-from securefl.algorithm.queries import Answers, ByDraws, CohortQuery, Total
+from securefl.algorithm.clients import ClientContext, Population, State, specs_of
+from securefl.algorithm.queries import Answers, ByDraws, CohortQuery, Total, ValueSpec
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
 from securefl.engine.exchange.client import Client
@@ -29,6 +31,7 @@ from securefl.mechanisms.charges import Protection
 from securefl.protocols.adaptive_clipping import BIT, BOUND, NORM, Adaptive
 from securefl.protocols.averaging import Momentum, Replace
 from securefl.protocols.contributions import UNSAMPLED
+from securefl.study.composition import compositions
 from securefl.study.config import Study, parse
 from securefl.study.forecast import final_epsilon, forecast, lines
 from securefl.study.run import run_arm
@@ -255,6 +258,8 @@ def options(**own: Any) -> Study:
 
 REFUSED: dict[str, tuple[Study, str, Study]] = {
     "weights by counts": (options(aggregation="full"), PARTIAL, options(aggregation="partial")),
+    "draws that are weighted by counts": (client_level("cfcfm"), "Leave it out", client_level()),
+    "a random partition": (client_level("fedavg_rp"), "such as fedavg", client_level()),
     "trial updates": (fedcor(), "updates = 0", fedcor("updates = 0")),
     "a part of the model": (client_level("lg_fedavg"), "such as fedavg", client_level()),
     "a compression": (client_level("stc", more="p = 0.1"), "such as fedavg", client_level()),
@@ -273,6 +278,35 @@ def test_where_no_share_or_no_step_would_follow_it_is_refused(own: Study, remedy
         composed(adaptive(own))
     composed(adaptive(mended))
     composed(own)
+
+
+@every("arm", ARMS)
+def test_no_protocol_ignores_it(arm: tuple[str, str]) -> None:
+    """Heads, FedLog and FLTrust went on as if it were not there. What a protocol refuses it runs without."""
+    fixed = combination((arm, "clear", "none"))
+    fixed = replace(fixed, local=replace(fixed.local, update_bound=0.5))
+    composed(fixed)
+    said, sent = "", list[ValueSpec]()
+    try:
+        sent = specs_of(composed(adaptive(fixed))[0])
+    except ConfigError as error:
+        said = str(error)
+    told = any("whether the bound clips it" in own.reveals for own in sent)
+    assert told or ("`bound_quantile`" in said and "eave it out" in said), (said, sent)
+
+
+def test_arms_beside_one_that_adapts_may_have_no_bound() -> None:
+    """The remedy of an arm that sends no update: the quantile in the arm of updates alone."""
+    heads = '[[arm]]\nname = "heads"\nprotocol = "heads"\n'
+    arm = '[[arm]]\nname = "a"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n'
+    bound, permitted = "batch_size = 48\nupdate_bound = 0.5\n", '["statistic", "update"]'
+    shared = text(heads, arm, non_private=permitted)
+    of = parse(shared.replace("batch_size = 48\n", f"{bound}bound_quantile = 0.5\n"))
+    with pytest.raises(ConfigError, match="in the `local` of those arms alone"):
+        compositions(of, world(of))
+    own = text(heads, f"{arm}local = {{ bound_quantile = 0.5 }}\n", non_private=permitted)
+    of = parse(own.replace("batch_size = 48\n", bound))
+    compositions(of, world(of))
 
 
 def test_running_statistics_have_no_bound_that_adapts() -> None:

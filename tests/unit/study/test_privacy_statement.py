@@ -18,7 +18,7 @@ from support.arms import ARMS
 from support.combinations import study
 from support.every import every
 from support.private_studies import DPSGD as TRAINED
-from support.tiny_study import FEDAVG, text, with_privacy, world
+from support.tiny_study import FEDAVG, composed, text, with_privacy, world
 
 from securefl.accounting import Curve, curves
 from securefl.accounting.figures import in_words
@@ -30,7 +30,8 @@ from securefl.study.composition import built
 from securefl.study.config import Study, parse
 from securefl.study.folder import study_of
 from securefl.study.forecast import forecasts, lines
-from securefl.study.privacy_statement import _over_rounds, _worst, as_latex, as_text, statements
+from securefl.study.privacy_statement import _worst, as_latex, as_text, statements
+from securefl.study.run_report import over_rounds_of
 from securefl.study.session import run_study
 
 PROTOCOLS = list(dict(reversed([*((name, (name, options)) for name, options in ARMS)])).values())
@@ -127,17 +128,17 @@ def test_correlated_noise_and_its_separation_are_named(tmp_path: Path) -> None:
         "delta": "1e-2",
     }
     client |= {"noise": '"central"', "adversaries": '["key-holder", "others"]', "separation": "2"}
-    apart = "A client contributes to a sum of each round in one of 2 rounds at most (`separation`)."
-    of = parse(with_privacy(written, client))
-    folder = run(of, tmp_path / "run")
-    held(folder)
-    (said,) = statements(folder).values()
-    together = "Noise of such sums that a model adds up is correlated over 2 rounds (BandMF)."
-    assert said["Mechanism"][-2:] == [apart, together]
-    buffers = "Noise of such sums that a model adds up is correlated over all rounds (BLT of 1 buffer)."
+    adam = '[[arm]]\nname = "adam"\nprotocol = "fedadam"\nfraction = 0.5\nlearning_rate = 0.1\n'
+    apart = "A client contributes to the sum of the update in one of 2 rounds at most (`separation`)."
+    of = parse(with_privacy(written + adam, client))
+    said = statements(run(of, tmp_path / "run"))
+    together = "Noise of the update is correlated over 2 rounds (BandMF)."
+    assert said["x"]["Mechanism"][-2:] == [apart, together]
+    assert said["adam"]["Mechanism"][-1] == apart, "a model that is no sum of totals has independent noise"
+    buffers = "Noise of the update is correlated over all rounds (BLT of 1 buffer)."
     blt = ({"bands": '"blt"'}, [apart, buffers])
     for more, words in (blt, ({"bands": "1"}, [apart]), ({"separation": "1"}, [])):
-        assert list(_over_rounds(parse(with_privacy(written, client | more)))) == words
+        assert over_rounds_of({"x": composed(parse(with_privacy(written, client | more)))}) == {"x": words}
 
 
 def test_private_training_states_its_sampling(tmp_path: Path) -> None:

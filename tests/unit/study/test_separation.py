@@ -140,6 +140,8 @@ def test_a_client_that_is_asked_too_early_refuses_and_is_not_charged(
             "bands = 1",
             {"noise": '"distributed"', "sum": '"masked"', "dropout": "0.0", "corrupt": "0.0", "bands": "1"},
         ),
+        ({"separation": "1", "bands": '"blt"'}, "Set separation = 2", {"separation": "2", "bands": '"blt"'}),
+        ({"separation": "1", "bands": '"blt"'}, "or leave bands out", {"separation": "1"}),
         ({"separation": "0"}, "separation", {"separation": "1"}),
     ],
 )
@@ -158,6 +160,16 @@ def test_a_separation_that_is_none_is_refused_once(separation: str) -> None:
         with pytest.raises(ConfigError, match="separation") as refused:
             composed(study(separation=separation, **bands))
         assert "bands" not in str(refused.value)
+
+
+def test_a_sum_that_is_asked_for_beside_the_rounds_is_refused_with_a_separation() -> None:
+    """Nobody rests between two trials of FedCor. The plan and the statement said that each client does."""
+    trials = "warm_up = 1\ninterval = 1\nupdates = {}"
+    lost = {"non_private": '["loss", "size"]', "budget": "inf"}
+    with pytest.raises(ConfigError, match=r"'update', which .* 10 times in 6 rounds.*Set separation = 1"):
+        composed(study(protocol="fedcor", more=trials.format(4), **lost))
+    for updates, apart in ((0, APART), (4, 1)):
+        composed(study(protocol="fedcor", more=trials.format(updates), separation=str(apart), **lost))
 
 
 def test_more_rounds_between_contributions_need_less_noise() -> None:
