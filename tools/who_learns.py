@@ -120,6 +120,7 @@ CASES: list[Case] = [
     ('direction (FLTrust), `scores = "pads"`', "direction", "fltrust", _DRAWN, {"scores": "pads"}),
     ("statistic, masked, distributed noise", "statistic", "fedlog", {}, _SHARES),
     ("statistic, clear, distributed noise", "statistic", "fedlog", {}, _SHARES | {"sum": "clear"}),
+    ("statistic, clear, local noise", "statistic", "fedlog", {}, _LOCAL),
     ("statistic, central noise", "statistic", "fedlog", {}, _NOISED | {"noise": "central"}),
     (
         "statistic, two servers, key holder's noise",
