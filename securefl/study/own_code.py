@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.core.text_safety import some
@@ -43,7 +42,7 @@ from securefl.training.exported import weights_of
 from securefl.training.losses import LOSS_OF, PROBES, DeclaredLoss, TrainingLoss, require_per_record
 from securefl.training.models import Architecture, ModelConfig
 from securefl.training.networks import Network, digest_of, made_by, named, source_of
-from securefl.training.own_models import OwnModel, model_points
+from securefl.training.own_models import OwnModel, model_points, passed, puts_out_shares
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
 from securefl.training.vector import running_statistics
@@ -299,27 +298,36 @@ def declared_loss(study: Study, train: Dataset) -> tuple[DeclaredLoss | None, Di
     )
 
 
-def _tried(
-    study: Study, model: Architecture, train: Dataset, outputs: int, loss: DeclaredLoss | None
-) -> Tensor:
-    """The model's outputs on drawn records, (PROBES, outputs).
+def _tried(study: Study, model: Architecture, train: Dataset, outputs: int, loss: DeclaredLoss | None) -> str:
+    """A note on the model's outputs for drawn records, or "".
 
-    Raises ConfigError unless a function of the study's own is a loss of each record on these outputs.
+    Raises ConfigError unless a function of the study's own is a loss of each record on these outputs, and of
+    scores: accuracy and predictions take an output above 0 for a label, and activate it for a probability.
     """
+    name = model.name if isinstance(model, OwnModel) else "the model"
     blank = model.blank(train.shape)
     drawn = torch.rand((PROBES, *train.shape), generator=torch.Generator().manual_seed(0))
     rows = drawn if blank.is_floating_point() else (2 * drawn).to(blank.dtype)
     module = model.build(train.shape, outputs, 0)
     with in_mode(module, training=False), torch.no_grad():
-        found: Tensor = module(rows)
-    if (
-        loss is not None
-        and study.loss is not None
-        and (place := _code(study, study.loss.function)) is not None
-    ):
+        found = passed(name, module, rows)
+    shares = train.task != "regression" and puts_out_shares(module, rows)
+    place = _code(study, study.loss.function) if study.loss is not None else None
+    if loss is not None and place is not None:
+        if shares:
+            raise ConfigError(
+                f"[model] Expected scores of {name} beside a loss of your own, got numbers from 0 to 1, as "
+                "behind a sigmoid or softmax: predictions would take that a second time. Return what stands "
+                f"before it, and let {place.name} take outputs.sigmoid() or outputs.softmax(1)."
+            )
         with placed(study, "[loss]"):
             require_per_record(loss, place.name, found)
-    return found
+    if not shares:
+        return ""
+    return (
+        f"{name} puts out numbers from 0 to 1, as behind a softmax or sigmoid. The loss takes that itself, "
+        "so it learns slowly, or not at all: leave out the model's, and take predict_proba for probabilities."
+    )
 
 
 def architecture(
@@ -370,19 +378,11 @@ def architecture(
         reads_text=train.x.dtype != np.float32,
     ).resolved(train.shape, outputs, seed)
     _require_statistics(study, model, train, outputs)
-    found = _tried(study, model, train, outputs, loss)
+    note = _tried(study, model, train, outputs, loss)
     if study.private is not None:
         _require_private(model, train, outputs, study.private, loss)
     marks = of_weights | _model_marks(model, train, outputs, seed)
-    own = loss is not None and loss.function is not None
-    shares = outputs > 1 and bool((found >= 0).all() and ((found.sum(1) - 1).abs() < 1e-4).all())
-    if train.classes and not own and shares:
-        note = (
-            f"{name} puts out shares that sum to 1, as behind a softmax. Cross-entropy takes a softmax "
-            "itself, so it learns slowly: leave out the model's, and take predict_proba for probabilities."
-        )
-        marks |= Digests(notes=(note,))
-    return model, marks
+    return model, marks | Digests(notes=(note,) if note else ())
 
 
 def _weights_marks(study: Study, path: Path) -> Digests:

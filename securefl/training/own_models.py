@@ -231,6 +231,8 @@ class OwnModel(Architecture):
 
 
 _ROWS: Final = 2
+_DRAWS: Final = 8
+"""Draws of parameters under which outputs lie from 0 to 1. Scores leave that range under the first draws."""
 
 
 @dataclass(frozen=True)
@@ -321,11 +323,11 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
     rows = _varied(blank)
     with _still(name, model):
         with in_mode(model, training=False):
-            _require_outputs(name, _passed(name, model, blank), 1, outputs)
+            _require_outputs(name, passed(name, model, blank), 1, outputs)
             before = torch.get_rng_state()
-            values = _passed(name, model, rows)
+            values = passed(name, model, rows)
             _require_outputs(name, values, _ROWS, outputs)
-            again = _passed(name, model, rows)
+            again = passed(name, model, rows)
             if not torch.equal(before, torch.get_rng_state()) or not _same(values, again):
                 raise ConfigError(
                     f"Expected {name} to give the same outputs again in evaluation, got two that differ. "
@@ -348,12 +350,12 @@ def _varied(blank: Tensor) -> Tensor:
 
 def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
     before = torch.get_rng_state()
-    values = _passed(name, model, rows)
+    values = passed(name, model, rows)
     draws = not torch.equal(before, torch.get_rng_state())
     if not values.requires_grad:
         raise ConfigError(f"Expected outputs of {name} that depend on its parameters, got ones that do not.")
     torch.set_rng_state(before)
-    if not _same(values, _passed(name, model, rows)):
+    if not _same(values, passed(name, model, rows)):
         raise ConfigError(
             f"Expected {name} to draw from torch's generator alone in training, got other outputs from one "
             "state of it. Remove other generators, and state that is kept from one pass to the next."
@@ -361,7 +363,8 @@ def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
     return draws
 
 
-def _passed(name: str, model: nn.Module, rows: Tensor) -> Tensor:
+def passed(name: str, model: nn.Module, rows: Tensor) -> Tensor:
+    """The model's output for records (n, *shape). Raises ConfigError if it fails or puts out no tensor."""
     try:
         found: object = model(rows)
     except Exception as error:  # the model is the caller's code: it can raise any exception
@@ -372,8 +375,8 @@ def _passed(name: str, model: nn.Module, rows: Tensor) -> Tensor:
                 "a, b = x[:, :3], x[:, 3:]."
             ) from error
         raise ConfigError(
-            f"Expected {name} to take records of shape {tuple(rows.shape[1:])}, got {type(error).__name__}: "
-            f"{error}. Correct the model, or its [model.options]."
+            f"Expected {name} to take records of shape {tuple(rows.shape[1:])}, got "
+            f"{type(error).__name__}: {error}. Correct the model, or its [model.options]."
         ) from error
     if not isinstance(found, Tensor):
         raise ConfigError(
@@ -381,6 +384,23 @@ def _passed(name: str, model: nn.Module, rows: Tensor) -> Tensor:
             'its `forward`, such as found["logits"] or found.logits.'
         )
     return found
+
+
+def puts_out_shares(model: nn.Module, rows: Tensor) -> bool:
+    """Whether all outputs for these records lie from 0 to 1 whatever is trained, as behind a sigmoid.
+
+    The values of the model's trained parameters are drawn anew.
+    """
+    draws = torch.Generator().manual_seed(0)
+    with in_mode(model, training=False), torch.no_grad():
+        for _ in range(_DRAWS):
+            found = model(rows)
+            if not ((found >= 0) & (found <= 1)).all():
+                return False
+            for entry in model.parameters():
+                if entry.requires_grad:
+                    entry.normal_(std=3.0, generator=draws)
+    return True
 
 
 def _needs(model: nn.Module) -> list[str]:

@@ -186,6 +186,17 @@ class Shares(nn.Module):
         return self.last(self.head(x))
 
 
+class Scores(nn.Module):
+    """The remedy: what stands before them."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(x)
+
+
 ON_SHARES = """
 from torch.nn.functional import binary_cross_entropy, nll_loss
 
@@ -194,27 +205,43 @@ def nll(outputs, labels):
     return nll_loss(outputs.log(), labels, reduction="none")
 
 
+def nll_of_scores(outputs, labels):
+    return nll(outputs.softmax(1), labels)
+
+
 def binary(outputs, targets):
     return binary_cross_entropy(outputs, targets, reduction="none").mean(1)
+
+
+def binary_of_scores(outputs, targets):
+    return binary(outputs.sigmoid(), targets)
 """
 
 
 @pytest.mark.parametrize("private", [False, True], ids=["without", "DP-SGD"])
 @pytest.mark.parametrize("name", ["nll", "binary"])
-def test_a_loss_on_probabilities_is_tried_on_the_models_own_outputs(
+def test_a_loss_on_probabilities_activates_them_itself_and_not_the_model(
     tmp_path: Path, name: str, private: bool
 ) -> None:
+    """All of several labels were said to be there, since each probability is above 0; `predict --proba` took
+    a softmax of a softmax."""
     (tmp_path / "shares.py").write_text(ON_SHARES)
     several = name == "binary"
     y = np.column_stack([Y % 2, Y // 2]) if several else Y
     data = f"\n[data]\nclasses = {2 if several else 3}\nclients = 2\npublic_num_examples = 20\n"
     data += "partition = { kind = 'iid' }\n"
-    extra = f'\n[loss]\nfunction = "shares:{name}"\n' + (DPSGD if private else "")
+    extra = f'\n[loss]\nfunction = "shares:{name}_of_scores"\n' + (DPSGD if private else "")
     whole = written(data=data, model="", extra=extra, rounds=1).replace("fraction = 0.5", "fraction = 1.0")
     if private:
         whole = whole.replace('adjacency = "replace-one"', 'adjacency = "add-remove"')
-    model = partial(Shares, binary=several)
-    study = parse(whole, home=tmp_path, brought=Brought(data=(X, y), model=model))
+    study = parse(whole.replace("_of_scores", ""), home=tmp_path, brought=Brought(data=(X, y), model=Shares))
+    if several:
+        study = replace(study, brought=replace(study.brought, model=partial(Shares, binary=True)))
+    with pytest.raises(
+        ConfigError, match=r"got numbers from 0 to 1, .* let shares:(nll|binary) take outputs"
+    ):
+        world.build(study, 0)
+    study = parse(whole, home=tmp_path, brought=Brought(data=(X, y), model=Scores))
     assert np.isfinite(run(study, tmp_path / "out").records[-1]["loss"])
 
 
@@ -294,12 +321,20 @@ def test_a_loss_that_a_study_cannot_use(section: str, said: str, tmp_path: Path)
         world.build(read(with_loss(tmp_path, section)), 0)
 
 
-def test_a_softmax_before_the_loss_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", ["softmax(1)", "sigmoid()"])
+def test_a_softmax_before_the_loss_is_told(tmp_path: Path, last: str) -> None:
     path = folder(tmp_path)
     assert not any("softmax" in note for note in world.build(read(path), 0).marks.notes)
     net = tmp_path / "net.py"
-    net.write_text(net.read_text().replace(".relu())", ".relu()).softmax(1)"), encoding="utf-8")
+    net.write_text(net.read_text().replace(".relu())", f".relu()).{last}"), encoding="utf-8")
     assert any("leave out the model's" in note for note in world.build(read(path), 0).marks.notes)
+
+
+def test_a_model_that_takes_few_records_at_once_is_refused(tmp_path: Path) -> None:
+    path, net = folder(tmp_path), tmp_path / "net.py"
+    net.write_text(net.read_text().replace(".relu())", ".relu() + x.new_zeros(3)[: len(x), None])"))
+    with pytest.raises(ConfigError, match=r"Expected net:Net to take records of shape .*, got RuntimeError"):
+        world.build(read(path), 0)
 
 
 def test_targets_without_a_range_are_told(tmp_path: Path) -> None:
