@@ -25,6 +25,7 @@ from securefl.algorithm import (
     ValueSpec,
 )
 from securefl.core.ranges import Range
+from securefl.data.dataset import TARGETS
 from securefl.dp import Losses, clipping
 from securefl.dp.moments import GRID
 from securefl.errors import ConfigError, DataError
@@ -177,9 +178,18 @@ def update_sends(problem: Problem, sampling: Sampling, *, apart: bool = False) -
     return replace(spec, sensitivity=of_client(bound), grid=_grid(problem, bound))
 
 
+def require_classes(problem: Problem, protocol: str) -> None:
+    """Raises ConfigError unless each record has one class. protocol: what needs it, in words."""
+    if problem.kind != "classification":
+        raise ConfigError(
+            f"Expected a data set with classes for {protocol}, got {TARGETS[problem.kind]}. Take another "
+            "protocol."
+        )
+
+
 def require_bounded_weights(problem: Problem) -> None:
     """Raises ConfigError if `update_bound` would clip running statistics, or another bound has none."""
-    require_weights(problem, "`update_bound` clips, and noise moves,")
+    require_weights(problem, "`update_bound`, which clips, and noise, which moves,")
     if problem.local.buffers_bound is not None:
         raise ConfigError(
             "Expected a model with running statistics that are averaged, for `buffers_bound` under "
@@ -193,10 +203,11 @@ def require_weights(problem: Problem, what: str) -> None:
     what: what treats all of them as weights, in words.
     """
     if len(problem.averaged[0]):
+        apart = "" if problem.local.buffers_bound is None else ", and leave `buffers_bound` out"
         raise ConfigError(
             f"Expected no running statistics of batch norm in the model's sums, got {what} them as if they "
             'were weights. Set buffers = "local" under [model], so that each client keeps its own, or take a '
-            "model with group norm."
+            f"model with group norm{apart}."
         )
 
 

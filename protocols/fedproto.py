@@ -42,9 +42,9 @@ from torch import Tensor
 
 from securefl.algorithm import Algorithm, Float32s, Floats, State, Unit
 from securefl.core.ranges import Probability, Ranged, Weight
-from securefl.errors import ConfigError, DataError
+from securefl.errors import DataError
 from securefl.protocols.class_sums import ClassSums, Clipping, Statistic, class_means
-from securefl.protocols.contributions import ClientBound
+from securefl.protocols.contributions import ClientBound, require_classes
 from securefl.protocols.own_bodies import OwnBodies
 from securefl.training import Problem
 from securefl.training.heads import output_layer
@@ -72,10 +72,7 @@ class FedProto(Ranged):
     shorter: Probability = 0.0
 
     def build(self, problem: Problem) -> Algorithm:
-        if problem.kind != "classification":
-            raise ConfigError(
-                "Expected a data set with classes for FedProto, got numeric targets. Take another protocol."
-            )
+        require_classes(problem, "FedProto")
         # A study may have [dpsgd] for its other arms. Private training has no term for prototypes.
         bodies = Bodies(replace(problem, private=None), self.shorter)
         bodies.of(0)  # raises the error of a body that cannot be shortened

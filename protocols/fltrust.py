@@ -246,7 +246,7 @@ class Trusting(Part):
         return _MEAN_WEIGHT * cohort_size(self.options.fraction, self.problem.clients)
 
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
-        require_weights(self.problem, "a trust that scales")
+        require_weights(self.problem, "a trust, which scales")
         return Direction(self.problem), UnitUpdate(self.problem, self._whole)
 
     @property

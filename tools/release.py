@@ -84,4 +84,6 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python tools/release.py FOLDER")
     main(Path(sys.argv[1]))

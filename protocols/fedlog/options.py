@@ -15,7 +15,7 @@ from securefl.algorithm import Algorithm, Float32s, Floats, State
 from securefl.core.ranges import Probability, Ranged, Weight
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.class_sums import ClassSums, Clipping, Featurizer, Statistic
-from securefl.protocols.contributions import ClientBound
+from securefl.protocols.contributions import ClientBound, require_classes
 from securefl.protocols.fedlog.bodies import Public, Trained, head_of, means_of
 from securefl.protocols.fedlog.head import PAPER, Prior
 from securefl.training import Problem
@@ -99,10 +99,7 @@ class FedLog(Ranged):
             )
 
     def build(self, problem: Problem) -> Algorithm:
-        if problem.kind != "classification":
-            raise ConfigError(
-                "Expected a data set with classes for FedLog, got numeric targets. Take another protocol."
-            )
+        require_classes(problem, "FedLog")
         width = output_layer(problem.layers, problem.outputs).in_features
         statistic = Statistic(
             self._body(problem), self.clip, problem.outputs, width, problem.clients, self.client_bound

@@ -33,7 +33,7 @@ from securefl.core.logs import logger
 from securefl.core.ranges import Count, Range, Ranged
 from securefl.errors import ConfigError, DataError
 from securefl.mechanisms import Protection
-from securefl.protocols.contributions import ClientBound
+from securefl.protocols.contributions import ClientBound, require_classes
 from securefl.protocols.heads.blocks import Blocks, grid_of
 from securefl.protocols.heads.contribution import Bounding, Statistic
 from securefl.protocols.heads.solvers import Kind, solve
@@ -237,10 +237,7 @@ class Heads(Ranged):
             )
 
     def build(self, problem: Problem) -> Algorithm:
-        if problem.kind != "classification":
-            raise ConfigError(
-                "Expected a data set with classes for heads, got numeric targets. Take another protocol."
-            )
+        require_classes(problem, "heads")
         if problem.declared_loss is not None:
             raise ConfigError(
                 "Expected no section [loss] for heads, got one: a head is computed in closed form, by no "

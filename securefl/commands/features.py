@@ -181,6 +181,8 @@ def _of_table(path: Path, text: str, target: str | None) -> FeatureSource:
     from securefl.core.reading import near
     from securefl.data.columns import CORRECT, Cell
     from securefl.data.describe import GUESS, guessed
+    from securefl.data.layout import Dialect
+    from securefl.data.tables import read_records
 
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise ConfigError(f"Expected a table (.csv, .parquet) for --text, got {path}.")
@@ -192,6 +194,8 @@ def _of_table(path: Path, text: str, target: str | None) -> FeatureSource:
             raise DataError(
                 f"{path}: expected one column {name!r}, got {columns}{near(name, map(str, frame.columns))}."
             )
+    if (written := said.get("csv", {})).get("empty"):  # of columns of numbers: in a text "?" is a word
+        frame = frame.assign(**{text: read_records(path, Dialect(**{**written, "empty": ()}))[text]})
     texts = frame[text].to_numpy(object)
     bad = np.array([not isinstance(one, str) or not one.strip() for one in texts], bool)
     Cell(str(path), text).refuse(bad, texts, "a text")

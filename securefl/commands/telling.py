@@ -100,12 +100,12 @@ def run_and_tell(
     """
     from securefl.storage.private_folder import CONFIG
     from securefl.study import session
-    from securefl.study.folder import going_on
+    from securefl.study.folder import going_on, with_rounds
     from securefl.study.round_events import calling
 
     whole = going_on(study, out)
     if rounds is not None:
-        whole = replace(whole, study=replace(whole.study, rounds=rounds))
+        whole = with_rounds(whole, rounds)
     fresh = calling(callbacks, whole.study.rounds)
 
     def play(bars: Bars, stop: Interruption, say: Callable[[str], None]) -> tuple[results.Results, Path]:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from math import inf, isfinite, nan
+from math import inf, nan
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +39,8 @@ WORDS: Final = {**dict.fromkeys(("", "na", "n/a", "nan", "null", "none"), nan), 
 NUMBER: Final = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)", re.ASCII)
 """A number in lower case."""
 _SWAPPED: Final = str.maketrans(".,", ",.")
+_MOST: Final = float(np.finfo(np.float32).max)
+"""The largest number of a column: its values become float32."""
 _WHOLE: Final = re.compile(r"(-?\d+)\.0+")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 UNREADABLE: Final = object()
@@ -71,7 +73,7 @@ class Column:
         if self.range is not None and self.categories is not None:
             raise ValueError("Expected `range` or `categories`, got both. Keep one of them.")
         if self.range is not None and not (
-            self.range[0] < self.range[1] and all(isfinite(np.float32(end)) for end in self.range)
+            self.range[0] < self.range[1] and all(abs(end) <= _MOST for end in self.range)
         ):
             raise ValueError(f"Expected a finite range = [low, high] with low < high, got {self.range}.")
         if self.categories is not None:
@@ -82,7 +84,7 @@ class Column:
                 )
             if given is not None and word_of(given) not in words:
                 raise ValueError(f"Expected `missing` among the categories, got {given!r}. Add it there.")
-        elif given is not None and (isinstance(given, str) or not isfinite(np.float32(given))):
+        elif given is not None and (isinstance(given, str) or not abs(given) <= _MOST):
             raise ValueError(f"Expected `missing` as a finite number for a column of numbers, got {given!r}.")
         elif self.indicator and given is None:
             raise ValueError("Expected `missing` beside `indicator`: the number that an empty cell becomes.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,12 @@ from securefl.core.text_safety import is_legible
 
 Index = NDArray[np.int64]
 Task = Literal["classification", "regression", "multi-label"]
+TARGETS: Final = {
+    "classification": "one class of each record",
+    "regression": "numeric targets",
+    "multi-label": "several labels of each record",
+}
+"""What a record is answered by in each task, in words."""
 """The kind of a learning problem. It decides the loss and the accuracy."""
 
 

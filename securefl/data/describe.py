@@ -7,6 +7,7 @@ no ledger counts: one more record could change them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ GUESS: Final = "A guess from the file's text: `csv`. Look whether its cells are 
 """The note beside a guessed dialect."""
 _UNKNOWN: Final = ("-", "--", "?", ".", "missing", "unknown", "#n/a", "k.a.")
 """Words in a column of numbers that are guessed to stand for an empty cell, in lower case."""
+_QUOTED: Final = re.compile(r'"[^"]*"')
 MOST_LABELS: Final = 20
 """A target with more different whole numbers than this is proposed as a regression."""
 
@@ -87,10 +89,18 @@ def guessed(path: Path, client_column: str | None = None) -> tuple[pd.DataFrame 
         with suppress(UnicodeDecodeError):
             text = content.decode(encoding)
             break
-    head = text.partition("\n")[0]
+    head = _QUOTED.sub("", text.partition("\n")[0])
     signs: tuple[Any, ...] = (",", ";", "\t", "|")
     dialect = Dialect(delimiter=max(signs, key=head.count), encoding=encoding)
-    table: Any = read_table(path, client_column, dialect)
+    try:
+        table: Any = read_table(path, client_column, dialect)
+    except DataError as error:
+        if all(sign == dialect.delimiter or not head.count(sign) for sign in signs):
+            raise
+        raise DataError(
+            f"{error} Its first line suggests the sign {dialect.delimiter!r} between cells. If another one "
+            "is meant, put each column's name with that sign into double quotes, or leave the sign out."
+        ) from None
     empty: set[str] = set()
     signs_of_numbers: set[str] = set()
     for name in names_of(table, str(path)):

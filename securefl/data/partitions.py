@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Count, Fraction, Positive, Range, Ranged
-from securefl.data.dataset import Dataset
+from securefl.data.dataset import TARGETS, Dataset
 
 Index = NDArray[np.int64]
 
@@ -277,8 +277,8 @@ class Partition(Ranged):
             return sized(n, normal_sizes(n, clients, rng=rng, **numbers), rng)
         if not dataset.classes:
             raise ConfigError(
-                f"Expected class labels for partition {self.kind!r}, got {dataset.name!r} without any. "
-                "Choose another kind."
+                f"Expected class labels for partition {self.kind!r}, got {dataset.name!r} with "
+                f"{TARGETS[dataset.task]}. Choose another kind."
             )
         labels: Index = np.maximum(dataset.y, 0)  # an unusable record has the label -1 and counts as a 0
         if self.kind == "dominant":

@@ -181,7 +181,7 @@ def _csv(path: Path, dialect: Dialect, lenient: bool) -> pd.DataFrame:
     if len(names) == 1 and (other := next((sign for sign in ",;\t|" if sign in names[0]), "")):
         raise DataError(
             f"{path}: expected columns with {dialect.delimiter!r} between them, got {names[0][:80]!r}. Write "
-            "that sign, or declare in the study, under [data]: "
+            "that sign, or declare in a study, under [data]: "
             f"csv = {{ delimiter = {json.dumps(other)} }}"
         )
     rows: list[list[Any]] = []
@@ -213,7 +213,7 @@ def _strict_lines(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]
     except UnicodeDecodeError:
         raise DataError(
             f"{path}: expected text in {encoding.upper()}, got other bytes. Save it as UTF-8, or declare its "
-            "encoding in the study, under [data]: csv = { encoding = "
+            "encoding in a study, under [data]: csv = { encoding = "
             f'"{"cp1250" if encoding == "cp1252" else "cp1252"}" }}'
         ) from None
     except csv.Error as error:

@@ -58,6 +58,19 @@ class Holder:
             since=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
+    @property
+    def lives(self) -> bool:
+        """Whether a process of this number runs here. The note of a copied folder may be of one that does."""
+        if self.host != platform.node():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+        except PermissionError:
+            pass
+        return True
+
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} ({self.command}, since {self.since})"
 
@@ -66,7 +79,8 @@ class Holder:
 def locked(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[None]:
     """Hold the folder, which is created if it is missing. Forked children do not hold it.
 
-    say: receives a sentence if the last holder ended without a release.
+    say: receives a sentence if the last holder ended without a release. It is none if it runs: the folder is
+        then a copy of the one that it holds.
     Raises ConfigError if another process holds the folder, and DataError if it cannot be locked.
     """
     try:
@@ -75,7 +89,7 @@ def locked(folder: Path, say: Callable[[str], None] = to_stderr) -> Iterator[Non
     except OSError as error:
         raise _refusal(folder, error) from None
     try:
-        if (left := _noted(file.number)) is not None:
+        if (left := _noted(file.number)) is not None and not left.lives:
             say(f"Taking over {folder} from {left}, which ended without leaving it.")
         file.note(Holder.this())
         yield

@@ -60,7 +60,17 @@ def sentence(study: Study, folder: Path | None = None) -> str:
 
 
 def require_in_one_process(study: Study) -> None:
-    """Raises ConfigError if a deployment's study names a shared ledger: each party has its own ledger."""
+    """Raises ConfigError if a deployment's study names a shared ledger, or weights of one's run.
+
+    Each party has its own ledger, which names sessions and not the run of an export.
+    """
+    if study.model.trained_on == "ledger":
+        raise ConfigError(
+            "[model] Expected no `weights` of the clients' own records if parties run on machines of their "
+            'own, got trained_on = "ledger": a party cannot tell whether its ledger holds the run behind a '
+            "file. Leave `weights` and `trained_on` out, or name weights of nobody here, and give this study "
+            "the rounds of both runs."
+        )
     if study.privacy.ledger is not None:
         raise ConfigError(
             "[privacy] Expected no `ledger` if parties run on machines of their own, got "
@@ -152,14 +162,22 @@ def begun(study: Study, folder: Path) -> dict[str, str]:
 def stored_runs(study: Study, marks: Digests, plan: Plan) -> SharedRuns | None:
     """The present contents of the study's shared ledger; None if it names none. Only reads.
 
-    Raises ConfigError if the ledger has other terms or records, or lacks the run that trained the initial
-    weights: its charges would be missing from the epsilon of these records.
+    Raises ConfigError if the ledger has other terms or records, if it lacks the run that trained the initial
+    weights (its charges would be missing from the epsilon of these records), or if it has that run and the
+    study calls it public.
     """
     path = ledger_of(study)
     if path is None:
         return None
     held = runs_of(path, shared_terms(plan.terms()), marks.records)
-    if marks.behind and held.known(marks.behind) is None:
+    known = held.known(marks.behind) is not None
+    if known and study.model.trained_on == "public":
+        raise ConfigError(
+            '[model] Expected `weights` of nobody here beside trained_on = "public", got those of the run '
+            f"{marks.behind[:8]!r}, which {study.privacy.ledger} holds: it is of these clients. Set "
+            'trained_on = "ledger".'
+        )
+    if marks.behind and study.model.trained_on == "ledger" and not known:
         raise ConfigError(
             f'[model] Expected `weights` of a run in the shared ledger beside trained_on = "ledger", got '
             f"those of the run {marks.behind[:8]!r}, which is not in {study.privacy.ledger}: its charges "

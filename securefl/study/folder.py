@@ -77,7 +77,15 @@ def study_of(folder: Path, brought: Brought | None = None, trusted: Sequence[Pat
 
 def going_on(study: Study, folder: Path) -> Study:
     """The study with as many rounds as its run was asked for last. Its text stays: the run is bound to it."""
-    return replace(study, study=replace(study.study, rounds=rounds_of(study, folder)[-1]))
+    return with_rounds(study, rounds_of(study, folder)[-1])
+
+
+def with_rounds(study: Study, rounds: int) -> Study:
+    """The study with this number of rounds. Raises ConfigError for one that no study can have."""
+    try:
+        return replace(study, study=replace(study.study, rounds=rounds))
+    except ValueError as error:
+        raise ConfigError(f"[study] {error}") from None
 
 
 def rounds_of(study: Study, folder: Path) -> list[int]:

@@ -400,7 +400,7 @@ def _weights_marks(study: Study, path: Path) -> Digests:
         )
     # Before it is read: a pickle, a pipe and what is too large are refused without a digest.
     card = weights_of(path).card
-    run = _run_behind(path, card) if origin == "ledger" else ""
+    run = _run_behind(path, card) if origin == "ledger" else _run_named(card)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     behind = {
         "public": "that are declared public: no epsilon covers these",
@@ -412,6 +412,14 @@ def _weights_marks(study: Study, path: Path) -> Digests:
         outside=(f"The initial weights, {path.name}, were trained on records {behind[origin]}.",),
         behind=run,
     )
+
+
+def _run_named(card: Mapping[str, Any] | None) -> str:
+    """The identity of the run that a card names, of a whole model or a part; empty without one."""
+    match card:
+        case {"ledger": {"run": str(run)}}:
+            return run
+    return ""
 
 
 def _run_behind(path: Path, card: Mapping[str, Any] | None) -> str:

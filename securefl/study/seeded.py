@@ -30,8 +30,8 @@ class Digests:
     of the same things for the report, without digests of records. private: digests of records and their real
     numbers by side, for the person at this machine. notes: sentences that a person should read before the
     run. outside: sentences on data that no epsilon covers. records: a digest of the records for a shared
-    ledger; empty if the study names no ledger. behind: the identity of the run that must be in this ledger,
-    because it trained the initial weights; empty without such weights.
+    ledger; empty if the study names no ledger. behind: the identity of the run that trained the initial
+    weights, as their card says; empty without one. This ledger must have it, or lack it if it is public.
     """
 
     bound: Mapping[str, str] = field(default_factory=dict)

@@ -32,6 +32,7 @@ from securefl.study.folder import (
     require_own,
     rounds_of,
     study_of,
+    with_rounds,
 )
 from securefl.study.forecast import affordable_rounds
 from securefl.study.interruption import Interruption, Stop
@@ -135,7 +136,7 @@ def extended(study: Study, folder: Path, rounds: int) -> Study:
             f"in which {before} rounds are reserved. Begin a new run of {rounds - before} rounds from this "
             'one\'s export: `weights` under [model], with trained_on = "ledger".'
         )
-    longer = replace(study, study=replace(study.study, rounds=rounds))
+    longer = with_rounds(study, rounds)
     if not longer.study.evaluates(before):
         raise ConfigError(
             f"Expected a run whose last round would be tested with {rounds} rounds too, got evaluate_every = "
@@ -164,7 +165,10 @@ def extended(study: Study, folder: Path, rounds: int) -> Study:
                 + (f"Ask for {bought}." if bought > before else f"Set a larger `budget`. {afresh}")
             )
     if not _unfinished(longer, folder):
-        raise ConfigError(f"Expected an arm that can go on in {folder}, got none: all ended early. {afresh}")
+        patient = "" if study.study.patience is None else "Set a larger `patience`, or leave it out. "
+        raise ConfigError(
+            f"Expected an arm that can go on in {folder}, got none: all ended early. {patient}{afresh}"
+        )
     return longer
 
 

@@ -22,6 +22,7 @@ from torch.nn.functional import max_pool2d
 
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Range
+from securefl.core.text_safety import some
 from securefl.training.augmentation import Augmentation, Augmented
 from securefl.training.exported import MOST_PARAMETERS, fill, weights_of
 from securefl.training.heads import TrainedNames, named_layer, train_only
@@ -318,7 +319,15 @@ def with_choices(model: nn.Module, choices: Choices) -> nn.Module:
     """
     train_only(model, choices.train)  # first: the statistics of a frozen norm stay in the state dict
     if (path := choices.weights) is not None:
-        fill(model, weights_of(Path(path)).tensors, Path(path), whole=True, but=running_statistics(model))
+        tensors = weights_of(Path(path)).tensors
+        if gone := sorted(running_statistics(model, frozen=True).keys() - tensors.keys()):
+            raise ConfigError(
+                "[model] Expected a file of `weights` with the statistics of the batch norm that stays "
+                f"frozen, got {path} without {some(gone, 3)}. If it is a private export, leave `train` out "
+                "under [dpsgd]: what is trained there becomes group norm, which has none. If its clients "
+                "kept them, export one client's, by --client."
+            )
+        fill(model, tensors, Path(path), whole=True, but=running_statistics(model))
     return local_statistics(model) if choices.buffers == "local" else model
 
 

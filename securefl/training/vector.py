@@ -196,11 +196,14 @@ def _entries(model: nn.Module) -> list[Tensor]:
 # The running statistics of norms ---------------------------------------------------------------------
 
 
-def running_statistics(model: nn.Module) -> dict[str, Tensor]:
-    """The running means and variances that training moves, by name. They are the model's own tensors."""
+def running_statistics(model: nn.Module, *, frozen: bool = False) -> dict[str, Tensor]:
+    """The running means and variances that training moves, by name. They are the model's own tensors.
+
+    frozen: take those of frozen norms in their place, which no training moves.
+    """
     return {
         f"{name}.{key}" if name else key: entry
-        for name, norm in norms(model, frozen=False).items()
+        for name, norm in norms(model, frozen=frozen).items()
         for key, entry in norm.named_buffers(recurse=False)
         if entry.is_floating_point()
     }

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from torch import Tensor, nn
 
-from securefl.commands.features import features
-from securefl.core.errors import ConfigError
+from securefl.commands.features import _parts, features
+from securefl.core.errors import ConfigError, DataError
 from securefl.data import Dataset, Split
 from securefl.data.networks import network_of
 from securefl.training.pretrained import ABOUT
@@ -109,3 +109,26 @@ def test_a_table_of_texts_is_read_as_it_is_written_and_the_guess_is_said(
             made[name] = file["x"].tobytes(), file["y"].tolist()
     assert made["odd"] == made["plain"]
     assert made["odd"][1] == [1, 0]
+
+
+def read_from(folder: Path, content: str) -> tuple[list[str], list[int]]:
+    """The texts and targets of a table of these columns."""
+    path = folder / "texts.csv"
+    path.write_text(content)
+    (part,) = _parts(str(path), "review, in words" if "words" in content else "text", "topic", 112)
+    assert part.y is not None
+    return list(part.records), part.y.tolist()
+
+
+def test_a_sign_in_the_name_of_a_column_is_said_and_the_remedies_work(tmp_path: Path) -> None:
+    lines, said = "good;1\nbad, really;0\n", r"line 2: expected 2 cells, got 1.*suggests the sign ','.*quotes"
+    with pytest.raises(DataError, match=said):
+        read_from(tmp_path, f"review, in words;topic\n{lines}")
+    expected = ["good", "bad, really"], [1, 0]
+    assert read_from(tmp_path, f'"review, in words";topic\n{lines}') == expected
+    assert read_from(tmp_path, f"text;topic\n{lines}") == expected
+
+
+def test_a_sign_for_no_number_is_a_text_in_a_column_of_texts(tmp_path: Path) -> None:
+    found = read_from(tmp_path, "stars,text,topic\n5,?,1\n?,ja,0\n3,nein,1\n4,?,1\n")
+    assert found == (["?", "ja", "nein", "?"], [1, 0, 1, 1])

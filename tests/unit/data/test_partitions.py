@@ -357,6 +357,15 @@ def test_a_data_set_without_what_the_kind_needs_is_refused(partition: Partition,
         partition.split(toy(classes=0), 3, rng())
 
 
+def test_several_labels_are_no_classes_to_divide_by() -> None:
+    zeros = np.zeros((6, 2), np.float32)
+    several = Dataset(name="f.csv", x=zeros, y=zeros, classes=0, multi_label=True)
+    with pytest.raises(
+        ConfigError, match=r"got 'f\.csv' with several labels of each record\. Choose another"
+    ):
+        Partition(kind="dirichlet", alpha=1.0).split(several, 3, rng())
+
+
 @every("per_client", [2, 11])
 def test_the_numbers_of_classes_that_are_possible_are_said(per_client: int) -> None:
     labels = np.repeat(np.arange(10), 20)

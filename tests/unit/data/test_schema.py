@@ -174,6 +174,7 @@ def edited(key: str, **change: Any) -> dict[str, Any]:
     [
         (edited("age", range=[120, 0]), r"records.columns.age\].*low < high, got \(120.0, 0.0\)"),
         (edited("age", range=[0, float("inf")]), r"records.columns.age\].*finite range"),
+        (edited("age", range=[0, 1e300]), r"records.columns.age\].*finite range"),
         (edited("age", range=["0", 1]), r"records.columns.age\] `range`"),
         (edited("sex", categories=["f", "m", "f"]), r"records.columns.sex\].*each once, got 3 with 2"),
         (edited("sex", missing="x"), r"records.columns.sex\].*among the categories, got 'x'"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from support.coordinated import federation
-from support.party_folders import CLEAR, enrolled, made, part, pin
+from support.party_folders import BUILD, CLEAR, enrolled, made, part, pin
 
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
@@ -85,3 +85,16 @@ def test_a_study_without_weights_has_the_same_plan_file_as_before(tmp_path: Path
     content = folders.init(tmp_path / "client-0000", of, part(of, "client-0000", tmp_path / "counters"))
     assert content.weights is None
     assert "weights" not in (tmp_path / "client-0000" / plan_file.NAME).read_text().split("[plan]")[0]
+
+
+def test_weights_of_the_parties_own_records_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    save(tmp_path / "start.safetensors", 0)
+    own = starting(tmp_path / "start.safetensors").replace('"public"', '"ledger"')
+    remedy = "cannot tell whether its ledger.*Leave `weights` and `trained_on` out"
+    shared = own.replace("[privacy]", f'[privacy]\nledger = "{tmp_path / "people"}"')
+    for text in (own, shared.replace("budget = inf", "budget = 4.0")):
+        found = parse(text)
+        with pytest.raises(ConfigError, match=remedy):
+            BUILD(found, found.arms[0], found.study.seeds[0])
+    plain = parse(CLEAR)
+    BUILD(plain, plain.arms[0], plain.study.seeds[0])

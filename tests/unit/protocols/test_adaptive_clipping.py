@@ -311,8 +311,12 @@ def test_arms_beside_one_that_adapts_may_have_no_bound() -> None:
 
 def test_running_statistics_have_no_bound_that_adapts() -> None:
     of = adaptive(replace(client_level(), model=replace(client_level().model, kind="adds_cnn", hidden=None)))
-    with pytest.raises(ConfigError, match='Set buffers = "local"'):
+    with pytest.raises(ConfigError, match=r'got `update_bound`, which clips.*Set buffers = "local".*norm\.$'):
         composed(of)
+    remedy = 'Set buffers = "local".*, and leave `buffers_bound` out'
+    with pytest.raises(ConfigError, match=remedy):
+        composed(replace(of, local=replace(of.local, buffers_bound=1.0)))
+    composed(replace(of, model=replace(of.model, buffers="local")))
     with pytest.raises(ConfigError, match=r"`buffers_bound` under .local., got none\. Leave it out"):
         composed(adaptive(client_level(), buffers_bound=1.0))
 

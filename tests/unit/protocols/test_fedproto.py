@@ -253,9 +253,11 @@ def test_a_refusal_names_what_would_bound_it() -> None:
             composition(of, of.arms[0], world())
 
 
-def test_a_regression_is_refused() -> None:
-    with pytest.raises(ConfigError, match="classes for FedProto"):
+def test_a_regression_and_several_labels_are_refused() -> None:
+    with pytest.raises(ConfigError, match="classes for FedProto, got numeric targets"):
         FedProto().build(replace(world().problem, kind="regression"))
+    with pytest.raises(ConfigError, match="classes for FedProto, got several labels"):
+        FedProto().build(replace(world().problem, kind="multi-label"))
     assert isinstance(FedProto().build(world().problem), Prototypes)
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -105,6 +106,20 @@ def test_one_of_many_at_once_has_it(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(held) == 1
+
+
+def test_a_copied_folder_is_not_taken_over_from_a_process_that_lives(tmp_path: Path, said: list[str]) -> None:
+    copy = tmp_path / "copy"
+    with locked(tmp_path / "folder"):
+        shutil.copytree(tmp_path / "folder", copy)
+        with locked(copy, said.append):
+            pass
+    assert said == []
+    strange = json.dumps({**vars(Holder.this()), "pid": 10**30})
+    (copy / LOCK).write_text(strange)
+    with locked(copy, said.append):
+        pass
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize("how", [[], ["fork"]], ids=["alone", "with-a-forked-child"])

@@ -73,11 +73,12 @@ class Normed(nn.Sequential):
 
 
 def test_a_private_export_whose_batch_norm_became_group_norm_starts_a_private_run(tmp_path: Path) -> None:
-    def normed(weights: Path | None = None, *, noised: bool = True) -> Study:
+    def normed(weights: Path | None = None, *, noised: bool = True, train: str = "") -> Study:
         own = (
             private("fedavg", 'fraction = 1.0\naggregation = "partial"', rounds=1).text if noised else text()
         )
         more = "" if weights is None else f'weights = "{weights}"\n{PUBLIC}\n'
+        more += f'train = "{train}"\n' if train else ""
         own = own.replace('kind = "mlp"\nhidden = [8]\n', more)
         return parse(own, home=Path("/"), brought=Brought(model=Normed))
 
@@ -90,6 +91,9 @@ def test_a_private_export_whose_batch_norm_became_group_norm_starts_a_private_ru
     assert found[2].weight.std() > 0
     with pytest.raises(ConfigError, match=r"without 2.running_mean, 2.running_var.* train it under"):
         world(normed(tmp_path / "model.safetensors", noised=False))
+    for noised in (True, False):
+        with pytest.raises(ConfigError, match=r"without 2.running_mean, .* leave `train` out under .dpsgd"):
+            world(normed(tmp_path / "model.safetensors", noised=noised, train="head"))
 
 
 def test_a_run_goes_on_from_an_exported_model(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from support.every import every
 from support.private_studies import DISTRIBUTED, client_level, private
 from support.tiny_study import FEDAVG, plain, study, text
 
+from securefl.commands.telling import run_and_tell
 from securefl.core.errors import ConfigError, DataError
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
@@ -145,6 +146,32 @@ def test_no_finished_run_no_more_rounds_and_a_damaged_note(tmp_path: Path) -> No
     (tmp_path / ROUNDS_NOTE).write_text("many")
     with pytest.raises(DataError, match="Restore it"):
         ran(own, tmp_path)
+
+
+NO_ROUNDS = [(10**9, r"rounds in \[1, 10\^6\], got 1000000000"), (1, "evaluate_every from 1 to 1")]
+
+
+@every(("rounds", "message"), NO_ROUNDS)
+def test_a_number_of_rounds_that_no_study_has_is_refused_with_its_range(
+    rounds: int, message: str, tmp_path: Path
+) -> None:
+    own = seldom(rounds=2)
+    ran(own, tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        run_and_tell(own, tmp_path, True, rounds=rounds)
+    (tmp_path / ROUNDS_NOTE).write_text(f"{rounds}\n")
+    with pytest.raises(ConfigError, match=message):
+        ran(own, tmp_path)
+
+
+def test_patience_that_ended_all_arms_is_named_and_the_remedy_goes_on(tmp_path: Path) -> None:
+    still = text(FEDAVG, rounds=6).replace("learning_rate = 0.2", "learning_rate = 1e-12")
+    own = parse(still.replace("rounds = 6", "rounds = 6\npatience = 1"))
+    assert len(ran(own, tmp_path / "run")) < 6
+    remedy = r"Set a larger `patience`, or leave it out\. Run the study with rounds = 8"
+    with pytest.raises(ConfigError, match=remedy):
+        ran(own, tmp_path / "run", rounds=8)
+    assert len(ran(parse(still.replace("rounds = 6", "rounds = 8")), tmp_path / "other")) == 8
 
 
 def test_a_shared_ledger_has_no_place_for_more(tmp_path: Path) -> None:

@@ -25,12 +25,12 @@ MODEL = "model.safetensors"
 FOREIGN = "which is not in "
 
 
-def of(home: Path, ledger: str | None, weights: Path | None = None) -> Study:
-    """A study of one round, in this shared ledger, that starts from these weights of a ledger's run."""
+def of(home: Path, ledger: str | None, weights: Path | None = None, origin: str = "ledger") -> Study:
+    """A study of one round, in this shared ledger, that starts from these weights of this origin."""
     named = {} if ledger is None else {"ledger": f'"{home / ledger}"', "budget": "4.0"}
     text = private("fedavg", 'fraction = 1.0\naggregation = "partial"', rounds=1, **named).text
     if weights is not None:
-        text = text.replace("hidden = [8]", f'hidden = [8]\nweights = "{weights}"\ntrained_on = "ledger"')
+        text = text.replace("hidden = [8]", f'hidden = [8]\nweights = "{weights}"\ntrained_on = "{origin}"')
     return parse(text, home=home)
 
 
@@ -74,6 +74,26 @@ def test_weights_of_a_run_in_another_ledger_are_refused_before_anything_is_writt
             refused()
     assert not (tmp_path / "others").exists()
     assert not (tmp_path / "second").exists()
+
+
+@every("part", ["whole", "client"])
+def test_weights_of_a_run_that_the_ledger_holds_are_not_public(
+    part: str, first: Path, tmp_path: Path
+) -> None:
+    home, file = first.parent, tmp_path / "changed.safetensors"
+    file.write_bytes(first.read_bytes())
+    _carded(file, lambda card: card.update(part=part))
+    own = of(home, "people", file, "public")
+    for refused in (
+        lambda: ran(own, tmp_path / "second"),
+        lambda: accounted.forecast(own, world.build(own, 3)),
+        lambda: run_arm(own, own.arms[0], world.build(own, 3), tmp_path / "alone", lambda record: None),
+    ):
+        with pytest.raises(ConfigError, match=r'people holds.*Set trained_on = "ledger"'):
+            refused()
+    assert len(runs_of(home / "people").entries) == 1
+    assert not (tmp_path / "second").exists()
+    ran(of(tmp_path, "others", file, "public"), tmp_path / "third")  # of other people's run
 
 
 def test_weights_of_a_run_without_a_ledger_are_refused_until_it_is_run_again_in_the_ledger(
