@@ -1,6 +1,7 @@
 """From a mixed table of ten holders to predictions, by commands alone, beside pooled logistic regression.
 
     python benchmarks/own_table.py [EPSILON]
+    python benchmarks/own_table.py --tables FOLDER    # only the tables and the study of docs/own-data.md
 
 Writes loans.csv (categories, ranges, empty cells, ten branches of unequal sizes and habits), new.csv with a
 fifth of the records more, and the study examples/loans.toml. It then types the commands of docs/own-data.md,
@@ -129,5 +130,15 @@ def main() -> None:
         print(figures(folder).round(4).to_string())
 
 
+def tables(folder: Path) -> None:
+    """Make a folder with the tables and the study of docs/own-data.md."""
+    folder.mkdir()
+    write(folder, 30_000, 1.0)
+
+
 if __name__ == "__main__":
-    main()
+    match sys.argv[1:]:
+        case ["--tables", name]:
+            tables(Path(name))
+        case _:
+            main()

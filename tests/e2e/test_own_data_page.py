@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from sklearn.datasets import load_digits
-from support.own_study import people
 from support.tiny_study import run
 
 from securefl.commands.main import cli
@@ -30,9 +29,8 @@ TABLE, NET, STUDY, PREDICTED, SITES, FEATURES, CALLS = re.findall(
 
 def test_the_study_runs(tmp_path: Path) -> None:
     (tmp_path / "patients.csv").write_text(TABLE)
-    people().drop(columns="name").to_csv(tmp_path / "all.csv", index=False)
     (tmp_path / "net.py").write_text(NET)
-    (tmp_path / "my.toml").write_text(STUDY.replace("rounds = 20", "rounds = 1").replace("patients", "all"))
+    (tmp_path / "my.toml").write_text(STUDY.replace("rounds = 20", "rounds = 1"))
     study = read(tmp_path / "my.toml")
     here = world.build(study, 0)
     assert len(run(study, tmp_path / "out", here=here).records) == 1
@@ -103,6 +101,8 @@ def test_a_table_becomes_predictions_by_the_commands_of_the_page(
     assert "".join(f"securefl {words}\n" for words in own_table.COMMANDS) in PAGE
     own_table.write(tmp_path, 3_000, 8.0)  # fewer records carry less noise
     assert "`examples/loans.toml` is such a study" in PAGE
+    own_table.tables(tmp_path / "loans")
+    assert {one.name for one in (tmp_path / "loans").iterdir()} == {"loans.csv", "new.csv", "loans.toml"}
     for words in own_table.COMMANDS:
         done = CliRunner().invoke(cli, words.split(), catch_exceptions=False)
         assert done.exit_code == 0, done.output
