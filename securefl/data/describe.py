@@ -50,10 +50,12 @@ def proposal(
     section: dict[str, Any] = {"source": path.name, **said}
     records, clients = len(table.x if isinstance(table, Arrays) else table), 10
     if isinstance(table, Arrays):
-        most = int(table.y.max()) if table.y.dtype.kind in "iub" and table.y.size else None
-        several = table.y.size > len(table.y)
-        section["classes"] = 0 if most is None or (several and most > 1) else most + 1
+        whole, several = table.y.dtype.kind in "iub" and table.y.size, table.y.size > len(table.y)
+        low, most = (int(table.y.min()), int(table.y.max())) if whole else (0, 0)
+        section["classes"] = most + 1 if 0 <= low < most and not (several and most > 1) else 0
         notes = [f"x has shape {table.x.shape}, y has shape {table.y.shape}."]
+        if whole and not section["classes"]:
+            notes.append("y has no labels 0, 1, ...: it is a regression, unless you number its classes so.")
     else:
         if client_column is not None and client_column in table:
             clients = table[client_column].nunique()
@@ -129,6 +131,11 @@ def _of_table(
             )
     if not len(frame):
         raise DataError(f"{path}: expected records to describe, got none.")
+    if len({*target, client_column}) <= len(target):
+        raise ConfigError(
+            f"{path}: expected targets that differ, and none that names the clients, got "
+            f"{', '.join(target)}. Name each once."
+        )
     found: dict[str, Any] = {}
     columns: dict[str, Any] = {}
     notes, ignored = [], []
@@ -199,10 +206,24 @@ def _labels_of_all(
 ) -> tuple[Any, dict[str, dict[str, Any]]]:
     """Propose the classes of all targets: two that each of several labels has, or else a regression's."""
     each = {name: _labels(frame[name], Cell(str(path), name)) for name in target}
+    for name, (own, _) in each.items():
+        if own != 0 and len(own) < 2:
+            raise ConfigError(
+                f"{path}: expected a target of two values or more, got {len(own)} in {name}. Take another "
+                "target, or records with more of its values."
+            )
     (classes, _), *others = each.values()
     if others and (classes == 0 or len(classes) != 2 or any(own != classes for own, _ in others)):
-        numbers = {name: numbers_of(frame[name], Cell(str(path), name)) for name in target}
-        classes, each = 0, {name: (0, _scale(own[~np.isnan(own)])) for name, own in numbers.items()}
+        try:
+            numbers = {name: numbers_of(frame[name], Cell(str(path), name)) for name in target}
+        except DataError:
+            raise ConfigError(
+                f"{path}: expected several targets with the same two classes, or of numbers, got others in "
+                f"{', '.join(target)}. Take one of them, or write each as 0 and 1."
+            ) from None
+        known = {name: own[~np.isnan(own)] for name, own in numbers.items()}
+        scales = {name: _scale(own) for name, own in known.items() if len(own)}
+        return 0, {name: scale for name, scale in scales.items() if scale}
     return classes, {name: scale for name, (_, scale) in each.items() if scale}
 
 

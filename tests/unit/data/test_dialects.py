@@ -345,3 +345,35 @@ def test_describe_tells_several_labels_from_several_numbers(tmp_path: Path) -> N
     for y, classes in (([[0, 1], [1, 1]], 2), ([[0, 3], [1, 1]], 0), ([[0], [4]], 5), ([[0.5], [1]], 0)):
         np.savez(tmp_path / "a.npz", x=np.zeros((2, 3)), y=np.array(y))
         assert proposal(tmp_path / "a.npz")[0]["classes"] == classes
+
+
+UNLIKE = "age,cough,job,one\n31,no,miner,no\n46,yes,nurse,no\n52,no,cook,no\n"
+
+
+@every(
+    ("target", "said"),
+    [
+        (("cough", "cough"), "targets that differ.*got cough, cough. Name each once"),
+        (("cough", "age"), "the same two classes, or of numbers, got others in cough, age. Take one of them"),
+        (("cough", "job"), "the same two classes, or of numbers, got others in cough, job. Take one of them"),
+        (("one",), "a target of two values or more, got 1 in one. Take another target"),
+        (("cough", "one"), "a target of two values or more, got 1 in one. Take another target"),
+    ],
+)
+def test_targets_that_no_study_takes_are_not_proposed(
+    target: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "a.csv", UNLIKE)
+    with pytest.raises(ConfigError, match=said):
+        proposal(path, target=target)
+    with pytest.raises(ConfigError, match="none that names the clients"):
+        proposal(path, target=("job",), client_column="job")
+    assert proposal(path, target=("cough",))[0]["classes"] == ["no", "yes"]
+
+
+@every("y", [[0, 0, 0], [-1, 1, -1]])
+def test_whole_numbers_that_are_no_labels_are_proposed_as_a_regression(y: list[int], tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((3, 2), np.float32), y=np.array(y))
+    section, notes = proposal(tmp_path / "a.npz")
+    assert section["classes"] == 0
+    assert "it is a regression, unless you number its classes so" in " ".join(notes)
