@@ -327,3 +327,10 @@ def test_every_arm_of_adds_can_be_composed(table: Table) -> None:
         compositions(part.study, here)
         assert here.held is not None
         assert all(len(x) for x, _ in here.held)
+
+
+@every("table", TABLES)
+def test_rows_say_what_they_send_where_the_study_names_several_values(table: str) -> None:
+    """A study of one system, beyond an edge of its grid, must not name a value that only others send."""
+    for part in TABLES[table].parts:
+        assert len(part.study.privacy.non_private) < 2 or all(row.sends for row in part.rows), part.name
