@@ -188,6 +188,7 @@ def _curves(name: str) -> Callable[[], Figure]:
 
 
 PICTURES: Mapping[str, Callable[[], Figure]] = {
+    "adds_table_3_twin_tuned_traces": _traces("adds_table_3_twin_tuned"),
     "client_level": lambda: per_client("client_level", "local.update_bound", BOUNDS),
     "client_level_matrix": lambda: per_client("client_level_matrix", "privacy.bands", MATRICES),
     "conditions": _curves("conditions.csv"),
@@ -195,6 +196,7 @@ PICTURES: Mapping[str, Callable[[], Figure]] = {
     "fedlog_tradeoff": lambda: bodies("fedlog_tradeoff.csv"),
     "fedlog_tradeoff_mnist": lambda: bodies("fedlog_tradeoff_mnist.csv"),
     "fedprof_private": _curves("fedprof_private.csv"),
+    "fedprof_v1_table_3_twin_tuned_traces": _traces("fedprof_v1_table_3_twin_tuned"),
     "fedprof_v2_table_3_twin_tuned_traces": _traces("fedprof_v2_table_3_twin_tuned"),
     "fedprof_v2_table_4_twin_tuned_traces": _traces("fedprof_v2_table_4_twin_tuned"),
     "growth": growth,

@@ -16,7 +16,6 @@ import results_page
 from e2e.pages import blocks
 from support.every import every
 
-from securefl.protocols.tables import adds
 from securefl.published import comparison
 from securefl.report.significance import holm, signed_rank
 
@@ -319,12 +318,6 @@ def test_what_noise_costs_in_fedlogs_figure_2() -> None:
         both = shown["central", nominal], shown["local", nominal]
         assert f"| {nominal:g} | {epsilon:g} | {both[0]} | {both[1]} |" in said
     assert len(kept) == 7
-
-
-def test_the_table_of_subnets() -> None:
-    kept = comparison.read(RESULTS / "adds_table_3_twin.csv", adds.TABLE_3_TWIN)
-    said = ", ".join(f"{row['measured']:.3f} ± {row['deviation']:.3f}" for _, row in kept.iterrows())
-    assert said in section("Subnets (ADDS)").replace("\n", " ")
 
 
 @every("name", ["adds_lambda.csv", "adds_alone.csv"])
