@@ -7,13 +7,14 @@ this file has the proofs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, sqrt
 from typing import ClassVar, Final
 
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
+from securefl.accounting.events import steps_event
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
@@ -215,11 +216,23 @@ class Central(Mechanism):
     legend: ClassVar[str] = "noise by the server"
     total_by: ClassVar[str | None] = SERVER
 
+    def charge(self) -> Charge | None:
+        own = super().charge()
+        if own is None or self.plan.sampling_rate == 1:
+            return own
+        # Nobody but the client and the server learns of a draw, and no draw depends on another.
+        return replace(own, others=steps_event(self.plan.sampling_rate, self.plan.noise_multiplier, 1))
+
+    def deviation(self, contributions: int) -> float:
+        return super().deviation(contributions) / self.plan.sampling_rate
+
     def learns(self, party: str) -> str:
         if party != SERVER:
             return ""
+        drawn = ", and which clients' own draws let them take part" if self.plan.sampling_rate < 1 else ""
         return (
             f" (trusted to sum them and add the noise{self._over_rounds} before another party sees the sum)"
+            f"{drawn}"
         )
 
 
