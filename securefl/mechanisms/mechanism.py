@@ -153,13 +153,27 @@ class Mechanism:
         return Headroom(share=None) if self._by_each_client else Headroom()
 
     def client_noise(self, size: int, source: Source) -> Integers | None:
-        """The noise that one client adds to `size` grid integers: int64 (size,). None if it adds nothing."""
+        """Draw the noise that one client adds to its value.
+
+        Args:
+            size: the number of the value's grid integers.
+            source: the client's own randomness.
+
+        Returns:
+            int64 (size,), in grid units. None if a client adds no noise.
+        """
         return rounded(size, self.sigma, source) if self._by_each_client else None
 
     def total_noise(self, party: str, size: int, source: Source) -> Integers | None:
-        """This party's independent noise on a total of `size` grid integers: int64 (size,).
+        """Draw the independent noise that a party adds to a total. `totals.row_noise` draws correlated noise.
 
-        None if the party, server or key holder, adds nothing. (`totals.row_noise` draws correlated noise.)
+        Args:
+            party: the server or the key holder, who draws.
+            size: the number of the total's grid integers.
+            source: the party's own randomness.
+
+        Returns:
+            int64 (size,), in grid units. None if this party adds no noise.
         """
         return rounded(size, self.sigma, source) if party == self.total_by else None
 
