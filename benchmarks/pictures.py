@@ -5,8 +5,8 @@
 Each picture reads a file of benchmarks/results/ (see `PICTURES`). The figures there come from runs of
 minutes to hours, whose commands the files name in their first line; no picture runs one. Pictures whose marks
 are single records or whole models (representations.png, adds_compression.png,
-adds_local.png, crafted_model.png) are drawn by those runs themselves. `securefl reproduce` draws
-fedprof_v2_table_5_twin_traces.png, as its traces-rounds.png.
+adds_local.png, crafted_model.png) are drawn by those runs themselves. Each file of traces of a published
+table gives a picture of its name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pandas as pd
 from kept import DOCS, RESULTS, read
@@ -180,15 +181,11 @@ def growth() -> Figure:
     return figure
 
 
-def _traces(file: str) -> Callable[[], Figure]:
+def traces_of(file: str) -> Figure:
     """The accuracies of a published table by round, with what each system needed, from its two files."""
-
-    def drawn() -> Figure:
-        table, _ = figures_of(file)
-        kept = comparison.read(RESULTS / f"{file}_traces.csv", table)
-        return traces.from_file(table, kept, comparison.read(RESULTS / f"{file}.csv", table))
-
-    return drawn
+    table, _ = figures_of(file)
+    kept = comparison.read(RESULTS / f"{file}_traces.csv", table)
+    return traces.from_file(table, kept, comparison.read(RESULTS / f"{file}.csv", table))
 
 
 def _curves(name: str) -> Callable[[], Figure]:
@@ -196,7 +193,6 @@ def _curves(name: str) -> Callable[[], Figure]:
 
 
 PICTURES: Mapping[str, Callable[[], Figure]] = {
-    "adds_table_3_twin_tuned_traces": _traces("adds_table_3_twin_tuned"),
     "client_level": client_level,
     "client_level_matrix": client_level_matrix,
     "conditions": _curves("conditions.csv"),
@@ -204,13 +200,14 @@ PICTURES: Mapping[str, Callable[[], Figure]] = {
     "fedlog_tradeoff": lambda: bodies("fedlog_tradeoff.csv"),
     "fedlog_tradeoff_mnist": lambda: bodies("fedlog_tradeoff_mnist.csv"),
     "fedprof_private": _curves("fedprof_private.csv"),
-    "fedprof_v1_table_3_twin_tuned_traces": _traces("fedprof_v1_table_3_twin_tuned"),
-    "fedprof_v2_table_3_twin_tuned_traces": _traces("fedprof_v2_table_3_twin_tuned"),
-    "fedprof_v2_table_4_twin_tuned_traces": _traces("fedprof_v2_table_4_twin_tuned"),
     "growth": growth,
     "heads": heads,
     "participation": lambda: client_plots.participation(read("participation.csv")),
     "who_adds_noise": lambda: bodies("fedlog_tradeoff.csv", NOISE),
+    **{
+        path.stem: partial(traces_of, path.stem.removesuffix("_traces"))
+        for path in sorted(RESULTS.glob("*_traces.csv"))
+    },
 }
 """By name of a file of docs/, the function that draws it."""
 

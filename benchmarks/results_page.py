@@ -20,7 +20,7 @@ from kept import DOCS, RESULTS, read
 
 from securefl.published import Measure, Table, comparison
 from securefl.published.table import tasks
-from securefl.report.significance import least_pairs
+from securefl.report.significance import least_pairs, student
 
 sys.path.append(str(DOCS.parent / "tools"))
 import made
@@ -133,6 +133,38 @@ PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
 """By the section's heading: the file, and the measures that are shown."""
 
 
+def claims() -> Iterator[str]:
+    """What each paper claims of its own system in each part of a table, and what was measured of it.
+
+    The claim is a lead in the first measure of the section. Published and measured, it is over the rival that
+    the own system leads least. A table that is there tuned is left out otherwise.
+    """
+    files = {file for file, _ in PUBLISHED.values()}
+    for heading, (file, (first, *_)) in PUBLISHED.items():
+        if f"{file}_tuned" in files:
+            continue
+        (table, figures), measure = figures_of(file), Measure(first)
+        digits, paper = measure.digits, table.source.split()[0].rstrip(",")
+        anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        task = "–" if (found := tasks(table)) is None else f"{found[1]}; published: {found[0]}"
+        for part in table.parts:
+            (ours,) = (row.label for row in part.rows if row.arm == part.ours)
+            own = figures[(figures["part"] == part.name) & (figures["measure"] == measure)]
+            means = own.set_index("system")["published"].dropna()
+            gaps = (means - means[ours]) * (-1 if measure.higher_is_better else 1)
+            printed = gaps.drop(ours)
+            rival = own.dropna(subset="lead").nsmallest(1, "lead").iloc[0]
+            yield _row(
+                f"[{table.source}](#{anchor}), {part.name}",
+                f"{paper} leads in {measure}",
+                f"{printed.min():.{digits}f} over {printed.idxmin()}",
+                f"{rival.lead:.{digits}f}, {comparison.verdict(rival)} {rival.system}",
+                "–" if pd.isna(rival.low) else f"{rival.low:.{digits}f} to {rival.high:.{digits}f}",
+                rival.seeds,
+                task,
+            )
+
+
 def lenet5() -> Iterator[str]:
     for row in read("fedprof_lenet5.csv").to_dict("records"):
         reached = row["rounds_to_target"]
@@ -144,6 +176,23 @@ def lenet5() -> Iterator[str]:
             f"{row['best_accuracy']:.3f}",
             "–" if pd.isna(reached) else f"{reached:.0f}",
         )
+
+
+def theorem_1() -> Iterator[str]:
+    """Each arm, and how far FedProf under the theorem is ahead of it."""
+    arms = dict([*read("fedprof_theorem_1.csv").set_index("seed").groupby("arm", sort=False)])
+    ours = next(iter(arms.values()))
+    for arm, own in arms.items():
+        cells = []
+        for column, sign in (("best_accuracy", 1), ("mean_of_last_five", 1), ("rounds_to_target", -1)):
+            mean, half = student(sign * (ours[column] - own[column]))
+            digits = 1 if column.startswith("rounds") else 3
+            ends = f"{mean - half:.{digits}f} to {mean + half:.{digits}f}"
+            cells += [
+                f"{own[column].mean():.{digits}f} ± {own[column].std():.{digits}f}",
+                "" if own is ours else ends,
+            ]
+        yield _row(arm, *cells)
 
 
 def rates() -> Iterator[str]:
@@ -212,8 +261,10 @@ def endurance() -> Iterator[str]:
 
 
 OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
+    "What the papers claim": claims,
     "LeNet-5 under full aggregation": lenet5,
     "FedProf's Table 4, by learning rate": rates,
+    "FedProf under Theorem 1": theorem_1,
     "FedCor's ablations": ablations,
     "How normal representations are": lambda: whole("representations.csv", "elements"),
     "Epsilon per client": by_noise,

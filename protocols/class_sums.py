@@ -45,9 +45,6 @@ from securefl.training.heads import Bounded
 from securefl.training.jobs import TrainingJob, TrainingResult
 
 Clip = Literal["unit-l2", "bounded", "none"]
-GRID = Grid(step=2.0**-10, bound=2.0**20)
-_UNIT = 2**10
-"""The constant feature, 1, in grid units."""
 
 _BOUNDED_BY: Mapping[Unit, str] = {
     "record": '`clip` of kind "unit-l2" or "bounded" in its arm, body = "public" or "dp-sgd", and noise',
@@ -103,6 +100,8 @@ class Clipping(Ranged):
         unit variance, so this public scale decides how sure its head is. "bounded": each feature is clipped
         to [-bound, bound], as in the paper. "none": features are not bounded, and no noise can be added.
     bound: the norm, or the largest absolute value, that `kind` names.
+    digits: the binary digits of a feature behind its point in sums, of 30 in all. With 10, a client's sum of
+        a feature over a class can be 2^20, with 16 it can be 2^14.
 
     Raises ValueError for a bound that the grid cannot hold.
 
@@ -114,6 +113,17 @@ class Clipping(Ranged):
 
     kind: Clip = field(default="unit-l2", metadata={"words": _CLIPS.get})
     bound: Annotated[float, Range("[2^-10, 2^10]")] = 1.0
+    digits: Annotated[int, Range("[10, 20]")] = 10
+
+    @property
+    def one(self) -> int:
+        """The constant feature, 1, in grid units."""
+        return 1 << self.digits
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of sums of features. It has 30 digits in all."""
+        return Grid(step=1 / self.one, bound=2.0 ** (30 - self.digits))
 
     def in_words(self) -> str:
         """The clipping in the words of a plot's legend."""
@@ -125,9 +135,9 @@ class Clipping(Ranged):
         """The largest integer norm of a record's clipped features, in grid units. None is no limit."""
         match self.kind:
             case "unit-l2":
-                return int(self.bound * _UNIT)
+                return int(self.bound * self.one)
             case "bounded":
-                return isqrt(width * int(self.bound * _UNIT) ** 2)
+                return isqrt(width * int(self.bound * self.one) ** 2)
             case "none":
                 return None
 
@@ -159,9 +169,9 @@ class Clipping(Ranged):
         limit = self.limit(features.shape[1])
         if limit is None:
             # Without a bound no noise is added, so rounding to nearest may lengthen a record.
-            largest = GRID.bound / GRID.step
-            return np.clip(np.rint(features / GRID.step), -largest, largest).astype(np.int64)
-        return clipping.to_grid(features, GRID.step, limit)
+            largest = self.grid.bound * self.one
+            return np.clip(np.rint(features * self.one), -largest, largest).astype(np.int64)
+        return clipping.to_grid(features, self.grid.step, limit)
 
 
 def _sensitivities(width: int, clip: Clipping) -> Sensitivity:
@@ -172,8 +182,8 @@ def _sensitivities(width: int, clip: Clipping) -> Sensitivity:
     """
     if (limit := clip.limit(width)) is None:
         return {}
-    alone = sqrt(_UNIT**2 + limit**2) * GRID.step
-    both = max(sqrt(2) * alone, 2 * limit * GRID.step)
+    alone = sqrt(clip.one**2 + limit**2) / clip.one
+    both = max(sqrt(2) * alone, 2 * limit / clip.one)
     return {("record", "add-remove"): alone, ("record", "replace-one"): both}
 
 
@@ -226,7 +236,7 @@ def statistic_spec(
         "nobody holds)"
     )
     of_record, entries = _sensitivities(width, clip), classes * (1 + width)
-    spec = statistic_of(reveals, of_record, entries, GRID, client_bound, _BOUNDED_BY, clients)
+    spec = statistic_of(reveals, of_record, entries, clip.grid, client_bound, _BOUNDED_BY, clients)
     return spec, partial(_statistic, classes, width, clip, client_bound)
 
 
@@ -244,11 +254,11 @@ def _statistic(
         )
     known = clipping.finite(features) & (labels >= 0) & (labels < classes)
     integers = clip.integers(features[known])
-    rows = np.hstack([np.full((len(integers), 1), _UNIT, dtype=np.int64), integers])
+    rows = np.hstack([np.full((len(integers), 1), clip.one, dtype=np.int64), integers])
     total = np.zeros((classes, rows.shape[1]), dtype=np.int64)
     # Not `total[y] += rows`: with repeated indices that adds one record of a class and drops the others.
     np.add.at(total, labels[known], rows)
-    return scaled_down(Value(integers=total.ravel(), step=GRID.step), GRID, client_bound)
+    return scaled_down(Value(integers=total.ravel(), step=clip.grid.step), clip.grid, client_bound)
 
 
 def class_means(statistic: Floats) -> Floats:
@@ -297,7 +307,7 @@ class Statistic(FromTraining):
         if self.centres is None:
             return None
         counts = replace(COUNTS, schedule=replace(COUNTS.schedule, initial=self.body.schedule.initial))
-        return Counting(Counts(self.classes, counts), self.centres, GRID)
+        return Counting(Counts(self.classes, counts), self.centres, self.clip.grid)
 
     @property
     def size(self) -> int:
@@ -331,7 +341,7 @@ class Statistic(FromTraining):
         if self.centres is not None:
             assert found.integers is not None
             whole = found.integers.reshape(self.classes, -1)
-            moved = whole[:, :1] // _UNIT * on_grid(self.centres(context.broadcast), GRID)
+            moved = whole[:, :1] // self.clip.one * on_grid(self.centres(context.broadcast), self.clip.grid)
             found = replace(found, integers=(whole[:, 1:] - moved).ravel())
         return replace(found, new_state=kept)
 

@@ -20,6 +20,7 @@ Differences from the paper:
   the last epoch of training.
 - Counts travel within the statistic, where noise covers them. In hidden sums without noise each client sends
   them once, apart (`class_counts`). The server sends no counts.
+- Sums of features are on a grid, which moves prototypes by up to 5e-4; with the preset "paper" by 8e-6.
 - `clip` bounds features, which the paper leaves as they are. Noise needs it, or `client_bound`.
 
 The statistic's sensitivity per record holds for a body that was not trained on the records. Here bodies are
@@ -34,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -60,12 +61,15 @@ class FedProto(Ranged):
     """Options of FedProto.
 
     lamda: lambda, the weight of the squared distance of features to the prototype of their class.
-    clip: how features are bounded, in training, sums and predictions: `{ kind, bound }`, as in FedLog.
+    clip: how features are bounded, in training, sums and predictions, as in FedLog.
     client_bound: the largest norm of a client's whole statistic. A longer one is scaled down. It is left out
         where counts travel apart, in hidden sums without noise.
     shorter: share of the clients whose body lacks its first hidden dense layer.
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"clip": {"kind": "none", "digits": 16}},
+    }
     lamda: Weight = 1.0
     clip: Clipping = field(default_factory=lambda: Clipping(kind="none"))
     client_bound: ClientBound = None

@@ -4,7 +4,8 @@ First the head alone is trained on the features of the received body, which is i
 body is trained under the frozen head, in training mode. The bodies are averaged.
 
 Differences from the paper: the mean over the clients is unweighted; a client that was not drawn keeps its
-head, as in the authors' code.
+head, as in the authors' code. FedLog's authors compare with a FedRep that keeps two dense layers and trains
+the head before each epoch of the body: the preset "authors". Here each of these epochs has a new optimizer.
 
 With [dpsgd] both trainings are private, each with the section's steps: a body that is trained under a head
 tells of the records that the head was trained on. The ledger counts both.
@@ -12,10 +13,14 @@ tells of the records that the head was trained on. The ledger counts both.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
 
 from securefl.algorithm import Algorithm, ClientContext
 from securefl.core.ranges import Count, Fraction, Passes, Positive
+from securefl.errors import ConfigError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
@@ -30,17 +35,29 @@ class FedRep(Options):
         [local] says.
     head_rate: the head's learning rate, in multiples of that in [local]. The authors' code takes 5 on MNIST.
     layers: the number of dense layers, from the last, that are the head. Own models have 1.
+    alternating: whether the head's passes come before each epoch of the body, or once before all of them.
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "authors": {"layers": 2, "alternating": True},
+    }
     fraction: Fraction = 1.0
     head_epochs: Passes = 10
     head_rate: Positive = 1.0
     layers: Count = 1
+    alternating: bool = False
 
     def build(self, problem: Problem) -> Algorithm:
-        """Raises ConfigError for a model without a head that can be trained alone."""
+        """Raises ConfigError for a model whose head cannot be trained alone, or turns without epochs."""
+        counted = problem.private is None and problem.local.epochs is not None
+        if self.alternating and (not counted or len(problem.initial_norms)):
+            raise ConfigError(
+                "Expected `epochs` under [local], no [dpsgd] and no running statistics that clients keep, "
+                "since head and body take turns by epochs, got others. Or set alternating = false."
+            )
         head = HeadAlone(problem, self.head_epochs, self.head_rate, self.layers)
-        part = HeadThenBody(problem, layers=self.layers, head=head)
+        part = HeadThenBody(problem, layers=self.layers, head=head, alternating=self.alternating)
         return Averaging(problem=problem, fraction=self.fraction, part=part)
 
 
@@ -49,6 +66,12 @@ class HeadThenBody(SharedLayers):
     """The bodies are averaged. A client trains its head first, and then the body under it."""
 
     head: HeadAlone
+    alternating: bool
+
+    @cached_property
+    def epoch(self) -> Problem:
+        """The problem with one epoch of the body."""
+        return replace(self.problem, local=replace(self.problem.local, epochs=1))
 
     @property
     def charged(self) -> Problem:
@@ -56,4 +79,7 @@ class HeadThenBody(SharedLayers):
         return replace(self.problem, private=private and replace(private, steps=2 * private.steps))
 
     def fit(self, context: ClientContext) -> TrainingJob:
-        return self.head.before(replace(super().fit(context), under_head=self.layers))
+        job = replace(super().fit(context), under_head=self.layers)
+        if self.alternating:
+            job = replace(job, problem=self.epoch, turns=self.problem.local.epochs or 1)
+        return self.head.before(job)

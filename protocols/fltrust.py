@@ -4,12 +4,13 @@
     clients  u_k = w_k - w after local training; a_k = u_k / ||u_k||
     server   learns cos_k = <a_k, g> / ||g||, one linear query per client
              trust_k = max(0, cos_k), 0 up to the error of a concealed number (an update of 0 is not trusted)
-             whole weights 1 to 16 in proportion; trust 0 is not asked further
+             whole weights in proportion, 4 on the mean and at most 16; trust 0 is not asked further
     server   w + ||g|| * (sum of weight_k a_k) / (sum of weight_k), from one sum
 
 The paper has real weights. Here they are draws: whole numbers that every client of the sum checks under its
-own plan, so that no order opens one client. A client trains once a round, for its cosine, and keeps its
-direction for the sum.
+own plan, so that no order opens one client. With 4 clients of unequal trust they move the sum by up to a
+tenth; `mean_weight` makes them finer, as in the preset "paper". A client trains once a round, for its cosine,
+and keeps its direction for the sum.
 
 **What it does not stop.** A client that lies can break the norm, and can have one vector scored and send
 another (`two_faced` in `[corruption]`): nobody sees the vector that is summed. A server that lies cannot
@@ -25,7 +26,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,7 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.core.ranges import Count, Positive
+from securefl.core.ranges import Count, Positive, Range
 from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Averaging, Options, Uniform, cohort_size
@@ -63,9 +64,8 @@ from securefl.training.run_jobs import run_job
 
 __all__ = ["FLTrust", "cosine_bounds", "direction", "trust_weights"]
 
-LARGEST_WEIGHT: Final = 16
-_MEAN_WEIGHT: Final = 4
-"""The weights of a cohort in which all are trusted alike. Draws of a round add up to this times K."""
+_LARGEST: Final = 4
+"""The largest weight, in mean ones."""
 _MARGIN: Final = 1 + 2.0**-20
 """Above the norm of any unit vector that float64 rounds."""
 _LARGEST_SHARE: Final = 0.7
@@ -118,16 +118,17 @@ def direction(update: Floats) -> Floats:
     return scaled / float(np.linalg.norm(scaled))
 
 
-def trust_weights(cosines: Mapping[int, float], whole: int) -> dict[int, int]:
-    """Whole weights of the trusted clients, from 1 to 16, in proportion to max(0, cosine) (Eq. 2 and 4).
+def trust_weights(cosines: Mapping[int, float], whole: int, largest: int = 16) -> dict[int, int]:
+    """Whole weights of the trusted clients, in proportion to max(0, cosine) (Eq. 2 and 4).
 
     Args:
         cosines: by client, from -1 to 1. A client without a cosine is not trusted.
         whole: what all weights add up to.
+        largest: the most that one client weighs. The least is 1.
 
     Returns:
-        The weights by client, without those of trust 0. They add up to `whole`. If 16 for each trusted client
-        are fewer than `whole`, or 1 for each are more, all weigh 1.
+        The weights by client, without those of trust 0. They add up to `whole`. If the largest for each
+        trusted client are fewer than `whole`, or 1 for each are more, all weigh 1.
 
     Raises nothing.
 
@@ -136,12 +137,15 @@ def trust_weights(cosines: Mapping[int, float], whole: int) -> dict[int, int]:
     {0: 4, 2: 2, 3: 2}
     """
     trusted = {k: cosine for k, cosine in sorted(cosines.items()) if cosine > 0}
-    if not len(trusted) <= whole <= LARGEST_WEIGHT * len(trusted):
+    if not len(trusted) <= whole <= largest * len(trusted):
         return dict.fromkeys(trusted, 1)
-    share, found = np.array(list(trusted.values())), np.ones(len(trusted), np.int64)
-    # One unit after the other goes to whom most is due, so the sum is exact and no weight is above 16.
-    for _ in range(whole - len(trusted)):
-        due = np.where(found < LARGEST_WEIGHT, share / share.sum() * whole - found, -np.inf)
+    share = np.array(list(trusted.values()))
+    share *= whole / share.sum()
+    # The least weights of 1 take fewer units than there are clients: all others have their whole units.
+    found = np.clip(np.floor(share).astype(np.int64) - len(trusted), 1, largest)
+    # One unit after the other goes to whom most is due, so the sum is exact and no weight is too large.
+    while found.sum() < whole:
+        due = np.where(found < largest, share - found, -np.inf)
         found[int(np.argmax(due))] += 1
     return dict(zip(trusted, map(int, found), strict=True))
 
@@ -243,7 +247,7 @@ class Trusting(Part):
     @cached_property
     def _whole(self) -> int:
         """What the weights of a cohort add up to."""
-        return _MEAN_WEIGHT * cohort_size(self.options.fraction, self.problem.clients)
+        return self.options.mean_weight * cohort_size(self.options.fraction, self.problem.clients)
 
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         require_weights(self.problem, "a trust, which scales")
@@ -297,7 +301,7 @@ class Trusting(Part):
         power = 1.0
         while power > 1e-3:
             flat = {k: cosine**power for k, cosine in cosines.items() if cosine > 0}
-            weights = trust_weights(flat, self._whole)
+            weights = trust_weights(flat, self._whole, _LARGEST * self.options.mean_weight)
             if population.admits(weights):
                 return weights
             power /= 2
@@ -337,6 +341,8 @@ class FLTrust(Options):
     root: the number of the server's records that it trains on, and does not test on. The paper takes 100.
         Under a finite epsilon a server that has no more than that trains on all, and tests on none.
     learning_rate: of the server (the paper's alpha).
+    mean_weight: the weight of each client of a cohort in which all are trusted alike. A larger one makes
+        whole weights finer, and hidden sums longer.
 
     Raises ValueError for options out of range.
 
@@ -345,8 +351,10 @@ class FLTrust(Options):
     100
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"mean_weight": 4096}}
     root: Count = 100
     learning_rate: Positive = 1.0
+    mean_weight: Annotated[int, Range("[1, 4096]")] = 4
 
     def build(self, problem: Problem) -> Algorithm:
         # Under a finite epsilon an error would tell how many records became the server's.

@@ -10,12 +10,14 @@ Differences from the paper: the mean is over the clients that were drawn, and a 
 sends nothing. In the paper all clients train, and some are averaged. [local] has the solver of the inner
 problem: its `learning_rate` is the paper's personal learning rate, and `steps` its R local rounds. Theta
 begins at w in each round and is not reset between mini-batches, as in the authors' code. That code also adds
-0.001 theta to each gradient of theta, which the paper has not: `weight_decay = 0.001` under [local].
+0.001 theta to each gradient of theta, which the paper has not: the preset "authors".
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,6 +44,10 @@ class PFedMe(Options):
     beta: the share of the mean of the clients' models in the next global model. 1 is the plain mean.
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "authors": {"local": {"weight_decay": 0.001}},
+    }
     fraction: Fraction = 1.0
     lamda: Positive = 15.0
     personal_steps: Passes = 5

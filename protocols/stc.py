@@ -12,7 +12,8 @@ Differences from the paper:
 - A client that missed rounds gets their changes one by one, and not their sum, which is as exact and longer.
   All clients of a cohort get the same changes (`compression`).
 - The authors' code compresses each tensor by itself, and sends all entries that are as large as the last one
-  of the top: `per_tensor` and `ties`. If that last one is 0, it also sends -mu for each 0. Here a 0 stays 0.
+  of the top: `per_tensor` and `ties`, the preset "authors". If that last one is 0, it also sends -mu for
+  each 0. Here a 0 stays 0.
 - Under `update_bound` the ternary value is scaled down to the bound. The residual is what the value without a
   bound leaves.
 
@@ -22,10 +23,11 @@ from Non-IID Data. IEEE Transactions on Neural Networks and Learning Systems, 20
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,6 +51,10 @@ class STC(Options):
         The mean of a few ternary values has many equal entries.
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "authors": {"per_tensor": True, "ties": True},
+    }
     p: Fraction = 0.0025
     per_tensor: bool = False
     ties: bool = False

@@ -15,10 +15,10 @@ that is lost between the two queries counts with the old model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,9 @@ class Adds(Search, Options):
     'lrp'
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"resample_per_pass": True, "scaled": False, "local": {"epochs": 3}},
+    }
     min_clients_per_entry: Count = 1
 
     def build(self, problem: Problem) -> Algorithm:

@@ -16,7 +16,8 @@ inexactness of masks, the paper's epsilon. Then
 Masks are Bernoulli(p). In the backward pass they count as p (straight-through).
 
 Two defaults are not the paper's: lots are drawn once a round, and masks are `scaled`. In the paper, masks are
-drawn for each pass, and are 0 or 1. With few steps, that trains units which the final subnet drops. And the
+drawn for each pass, and are 0 or 1: the preset "paper", which also has its 3 epochs. With few steps, that
+trains units which the final subnet drops. And the
 whole supernet then adds up more than any of its subnets did.
 """
 

@@ -308,6 +308,7 @@ _SAME_TASK: Final = {
     "data.records": "{} records",
     "local.epochs": "{} epochs",
     "local.steps": "{} steps",
+    "study.rounds": "{} rounds",
     "study.target": "to {}",
 }
 """What must be the same if two figures are of one task, and its words in a heading."""

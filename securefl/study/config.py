@@ -178,6 +178,8 @@ class ArmSection:
 
     name: tables and plots show the arm under it. protocol: the protocol that the arm runs.
     accepts_kept_state: as in `Plan`: the server may open single inputs of this arm's hidden sums.
+    preset: a setting that the protocol's class has in `presets`, such as "authors": keys of an arm, also of
+    its `local`. The arm's own keys come before them.
     local: keys of [local] that this arm has otherwise, such as `local = { learning_rate = 0.1 }`. The others
     are those of the section; `epochs` takes the place of `steps` there, and `steps` that of `epochs`.
     """
@@ -185,6 +187,7 @@ class ArmSection:
     name: str
     protocol: str
     accepts_kept_state: bool = False
+    preset: str | None = None
     local: LocalTraining | None = None
 
     def __post_init__(self) -> None:
@@ -470,6 +473,7 @@ def _arm(table: Any, local: Any, where: str, *read_with: Any) -> Arm:
     table, mistakes, keys = {"protocol": "", **table}, Mistakes(), ArmSection.__dataclass_fields__
     with mistakes.noted():
         table["protocol"], kind = kind_of(table["protocol"], where, *read_with)
+        table = _expanded(table, kind, where)
     options = getattr(kind, "__dataclass_fields__", {})
     # Misspelt ones too, where the protocol's own are known.
     own = {
@@ -478,9 +482,7 @@ def _arm(table: Any, local: Any, where: str, *read_with: Any) -> Arm:
         if key in keys or (not isinstance(kind, partial) and key not in options and near(key, keys))
     }
     if isinstance(changed := own.get("local"), dict) and isinstance(local, dict):
-        lengths = {"epochs", "steps"}
-        shared = {key: local[key] for key in local if key not in lengths or not lengths & {*changed}}
-        own["local"] = {**shared, **changed}
+        own["local"] = _over(local, changed)
     found = dict[str, Any]()
     with mistakes.noted():
         found |= vars(convert(ArmSection, own, where))
@@ -492,6 +494,28 @@ def _arm(table: Any, local: Any, where: str, *read_with: Any) -> Arm:
             )
     mistakes.require_none()
     return Arm(**found)
+
+
+def _expanded(table: Mapping[str, Any], kind: Any, where: str) -> dict[str, Any]:
+    """The table of an arm with the keys of its preset. Raises ConfigError for an unknown one."""
+    if (name := table.get("preset")) is None:
+        return {**table}
+    known: Mapping[str, Mapping[str, Any]] = getattr(kind, "presets", {})
+    if not isinstance(name, str) or name not in known:
+        remedy = f"Expected one of {', '.join(known)}" if known else "Expected no preset of this protocol"
+        raise ConfigError(
+            f"[{where}] `preset`: {remedy}, got {name!r}{near(str(name), known)}. Leave it out and set the "
+            "options themselves."
+        )
+    both = [own["local"] for own in (known[name], table) if isinstance(own.get("local"), dict)]
+    return {**known[name], **table, **({"local": _over(*both)} if len(both) == 2 else {})}
+
+
+def _over(below: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of [local] with changes. `epochs` takes the place of `steps`, and `steps` that of `epochs`."""
+    lengths = {"epochs", "steps"}
+    shared = {key: below[key] for key in below if key not in lengths or not lengths & {*changes}}
+    return {**shared, **changes}
 
 
 def origin_of(file: Path, trusted: Sequence[Path] = ()) -> tuple[Path, Namer]:

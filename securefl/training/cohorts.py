@@ -208,7 +208,8 @@ class Batched:
             self._stackable[problem] = not why_alone(problem)
         if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
             return None
-        if fit.model.shape != problem.initial.shape:  # the training that runs alone raises the error
+        # The training that runs alone raises the error.
+        if fit.turns > 1 or fit.model.shape != problem.initial.shape:
             return None
         try:
             require_records(x, y, problem.loss)

@@ -91,6 +91,8 @@ class TrainingJob:
         head_first: A training of the head alone, for which `on_features` puts the features of the body in
             `start` in the place of records. It runs before this one, which starts under the trained head. It
             has the same streams as this one.
+        turns: How often the two trainings run, in turns. Each begins where the one before it ended, with a
+            new optimizer.
         envelope: Trains a personal model near a moving one. The result has both, (2d,), the personal first.
             Private training has none.
         hook: What the training does beside its steps. Behind the trained model, the result has its values.
@@ -105,6 +107,7 @@ class TrainingJob:
     activation: Differentiable | None = None
     penalty: Pull | None = None
     head_first: TrainingJob | None = None
+    turns: int = 1
     envelope: Envelope | None = None
     hook: Hook | None = None
 
@@ -124,6 +127,12 @@ class TrainingJob:
         start = self.start.copy()
         start[self.problem.last(self.under_head or 1)] = head
         return replace(self, start=start, head_first=None)
+
+    def after(self, trained: Float32s) -> TrainingJob:
+        """The turns that are left behind a turn with this result, (d,)."""
+        assert self.head_first is not None
+        head = replace(self.head_first, start=trained[self.problem.last(self.under_head or 1)])
+        return replace(self, start=trained, head_first=head, turns=self.turns - 1)
 
 
 @runtime_checkable

@@ -64,7 +64,9 @@ def _run(fit: TrainingJob) -> TrainingResult:
         # Such a body gives a record the same features in every pass.
         features = body_features(problem.module(fit.start), fit.context.x, layers=fit.under_head or 1)
         came = _run(fit.on_features(features))
-        return came if isinstance(came, DataError) else _run(fit.under(came))
+        if not isinstance(came, DataError):
+            came = _run(fit.under(came))
+        return came if fit.turns == 1 or isinstance(came, DataError) else _run(fit.after(came))
     found = _trained(fit)
     if isinstance(found, DataError) or not len(problem.initial_norms):
         return found

@@ -17,7 +17,7 @@ from support.trained_bodies import context, run, study, world
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import OTHERS
 from securefl.mechanisms.charges import Protection, unbounded
-from securefl.protocols.class_sums import GRID, Clipping
+from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedproto import FedProto, OwnModels, Prototypes, Pull, nearest, prototypes
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
@@ -117,7 +117,7 @@ def test_a_client_that_lies_moves_prototypes_and_stops_nobody() -> None:
         statistic.compute(context(here, *own, np.zeros(0, np.float32))).floats() for own in here.records
     )
     before = np.zeros((10, 33), np.float32)
-    most = GRID.bound
+    most = Clipping().grid.bound
     for count, features in product((-most, -3.0, 0.5, most), (-most, 0.0, most)):
         lie = np.column_stack([np.full(10, count), np.full((10, 32), features)])
         sent = prototypes(honest.reshape(10, 33) + lie, before)  # type: ignore[union-attr]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from support.every import every
@@ -53,3 +56,13 @@ def test_a_row_is_true(name: str) -> None:
     assert finite(private(name, needs + more)) == ("`[dpsgd]`" in bounds)
     said = "`update_bound`" in bounds or "`client_bound`" in bounds
     assert finite(client_level(name, more=more)) == said
+
+
+def test_every_preset_stands_there_with_its_keys() -> None:
+    rows = re.findall(r"(?m)^\| (\w+), (paper|authors) \| (.*) \|$", PAGE.read_text(encoding="utf-8"))
+    found = {
+        (name, preset): tomllib.loads("\n".join(re.findall("`(.*?)`", keys))) for name, preset, keys in rows
+    }
+    kinds = {point.name: point.load() for point in entry_points(group="securefl.protocols")}
+    presets = {name: getattr(kind, "presets", {}) for name, kind in kinds.items()}
+    assert found == {(name, one): own[one] for name, own in presets.items() for one in own}

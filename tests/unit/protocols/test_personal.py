@@ -279,6 +279,15 @@ def test_fedrep_pays_for_both_of_its_private_trainings(tmp_path: Path) -> None:
     assert whole > 1.1 * compose({steps_event(0.1, 1.2, 5): 2}, of.privacy.delta)
 
 
+def test_turns_of_head_and_body_are_counted_in_epochs() -> None:
+    steps = {"steps": 3, "sampling_rate": 0.5, "expected_batch": 4, "optimizer": "sgd", "learning_rate": 0.1}
+    private = DPSGD(clip_norm=1.0, noise_multiplier=1.0, **steps)  # type: ignore[arg-type]
+    for here in (tiny_problem(steps=3), replace(tiny_problem(), private=private)):
+        with pytest.raises(ConfigError, match="Or set alternating = false"):
+            FedRep(alternating=True).build(here)
+        FedRep(alternating=False).build(here)
+
+
 def test_a_second_attempt_draws_no_noise_twice() -> None:
     """After a GPU runs out of memory both trainings begin again, on one stream and not on two equal ones."""
     (update,) = FedRep().build(tiny_problem()).contributions

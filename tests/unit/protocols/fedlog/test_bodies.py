@@ -20,7 +20,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import Protection
-from securefl.protocols.class_sums import GRID
+from securefl.protocols.class_sums import Clipping
 from securefl.protocols.fedlog.bodies import Trained
 from securefl.protocols.fedlog.head import Prior, solve
 from securefl.protocols.fedlog.options import FedLog, Heads
@@ -185,7 +185,7 @@ def test_a_clients_whole_statistic_is_scaled_to_its_bound(bound: float) -> None:
     whole = free.compute(context(here, x, y, np.zeros(0, np.float32))).floats()
     assert np.linalg.norm(clipped) <= bound
     factor = min(1.0, bound / float(np.linalg.norm(whole)))
-    np.testing.assert_allclose(clipped, factor * whole, atol=3 * GRID.step)
+    np.testing.assert_allclose(clipped, factor * whole, atol=3 * Clipping().grid.step)
     assert made.spec.sensitivity["client", "zero-out"] == bound
     assert made.spec.sensitivity["client", "replace-one"] == 2 * bound
 

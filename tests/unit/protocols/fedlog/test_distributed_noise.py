@@ -18,7 +18,7 @@ from securefl.accounting.events import NON_PRIVATE
 from securefl.core.errors import ConfigError
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import Protection
-from securefl.protocols.class_sums import GRID, Statistic
+from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.fedlog.options import FedLog
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
@@ -33,7 +33,7 @@ def spec() -> Any:
 def test_honest_shares_add_up_to_the_promised_noise() -> None:
     """Of 6 honest shares; chi-square over 30,000 coordinates, false alarm 1e-6; one share short is caught."""
     shares = [noise(PLAN, spec(), 30_000, Source()) for _ in range(6)]
-    sigma = np.sqrt((3.0 * np.sqrt(2) / GRID.step) ** 2 + 4)
+    sigma = np.sqrt((3.0 * np.sqrt(2) / Clipping().grid.step) ** 2 + 4)
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 30_000)
     assert low < np.sum((np.sum(shares, axis=0) / sigma) ** 2) < high
     assert np.sum((np.sum(shares[1:], axis=0) / sigma) ** 2) < low

@@ -23,7 +23,7 @@ from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import Protection
-from securefl.protocols.class_sums import GRID, Clipping, Statistic
+from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.fedlog.bodies import Public
 from securefl.protocols.fedlog.options import FedLog
 from securefl.study.arm import ArmRun
@@ -57,7 +57,10 @@ def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 # Sensitivity -------------------------------------------------------------------------------------
 
 
-@every("clip", [Clipping(), Clipping(bound=3.0), Clipping(kind="bounded", bound=1.0)])
+@every(
+    "clip",
+    [Clipping(), Clipping(digits=16), Clipping(bound=3.0), Clipping(kind="bounded", bound=1.0)],
+)
 def test_no_record_moves_the_statistic_by_more_than_its_sensitivity(clip: Clipping) -> None:
     made, rng = statistic(clip), np.random.default_rng(0)
     x, y = rng.normal(size=(6, 4)), rng.integers(3, size=6)
@@ -72,7 +75,7 @@ def test_no_record_moves_the_statistic_by_more_than_its_sensitivity(clip: Clippi
     assert removed <= claimed["record", "add-remove"]
     assert replaced <= claimed["record", "replace-one"]
     assert removed > 0.8 * claimed["record", "add-remove"]
-    assert all((t / GRID.step == np.rint(t / GRID.step)).all() for t in there), "sums of grid integers"
+    assert all((t * clip.one == np.rint(t * clip.one)).all() for t in there), "sums of grid integers"
 
 
 def test_sensitivities_are_those_of_the_specification() -> None:
@@ -122,7 +125,7 @@ def test_noise_has_the_claimed_deviation() -> None:
     from securefl.dp.noise import Source
 
     spec = statistic(Clipping()).spec
-    sigma = 3.0 * np.sqrt(2) / GRID.step
+    sigma = 3.0 * np.sqrt(2) / Clipping().grid.step
     standard = noise(PLAN, spec, 40_000, Source()) / sigma
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], 40_000)
     assert low < np.sum(standard**2) < high
