@@ -312,16 +312,16 @@ def _tried(study: Study, model: Architecture, train: Dataset, outputs: int, loss
     with in_mode(module, training=False), torch.no_grad():
         found = passed(name, module, rows)
     shares = train.task != "regression" and puts_out_shares(module, rows)
-    place = _code(study, study.loss.function) if study.loss is not None else None
-    if loss is not None and place is not None:
+    own = study.loss.function if study.loss is not None else None
+    if loss is not None and own is not None:
         if shares:
             raise ConfigError(
                 f"[model] Expected scores of {name} beside a loss of your own, got numbers from 0 to 1, as "
                 "behind a sigmoid or softmax: predictions would take that a second time. Return what stands "
-                f"before it, and let {place.name} take outputs.sigmoid() or outputs.softmax(1)."
+                f"before it, and let {own} take outputs.sigmoid() or outputs.softmax(1)."
             )
         with placed(study, "[loss]"):
-            require_per_record(loss, place.name, found)
+            require_per_record(loss, own, found)
     if not shares:
         return ""
     return (
