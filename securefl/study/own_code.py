@@ -283,10 +283,10 @@ def declared_loss(study: Study, train: Dataset) -> tuple[DeclaredLoss | None, Di
     if study.loss is None:
         return None, Digests()
     weights, place = study.loss.class_weights, _code(study, study.loss.function)
-    if weights and len(weights) != train.classes:
-        wanted = f"{train.classes} class_weights, one for each class" if train.classes else "no class_weights"
-        got = f"{len(weights)}" if train.classes else f"some for a {train.task} problem"
-        raise ConfigError(f"[loss] Expected {wanted}, got {got}. Correct them.")
+    count, what = (train.y.shape[1], "label") if train.multi_label else (train.classes, "class")
+    if weights and len(weights) != count:
+        wanted = f"{count} class_weights, one for each {what}" if count else "no class_weights for numbers"
+        raise ConfigError(f"[loss] Expected {wanted}, got {len(weights)}. Correct them.")
     of = LOSS_OF[train.task]
     if place is None:
         return DeclaredLoss(of=of, class_weights=weights), Digests()
