@@ -28,6 +28,7 @@ from securefl.algorithm import (
     Float32s,
     Floats,
     State,
+    ValueSpec,
 )
 from securefl.core.logs import logger
 from securefl.core.ranges import Count, Range, Ranged
@@ -66,7 +67,8 @@ class ClosedForm(OneSum):
         return super().start().remember(variance=np.zeros(1))
 
     def learn(self, state: State, total: Floats, survivors: int) -> State:
-        variance = state.memory["variance"] + self._deviation(survivors) ** 2
+        noise = _deviation(self.problem, self.statistic.spec, survivors)
+        variance = state.memory["variance"] + noise**2
         state = state.remember(variance=variance)
         try:
             parts = self.statistic.blocks.parts(total, float(np.sqrt(variance[0])))
@@ -75,13 +77,6 @@ class ClosedForm(OneSum):
             _log.warning("No head was solved for, and the one before stays: %s", error)
             return state
         return State(head.astype(np.float32).ravel(), state.memory)
-
-    def _deviation(self, survivors: int) -> float:
-        """The standard deviation of the noise in an entry of one total over so many clients."""
-        if self.problem.planned is None:
-            return 0.0
-        spec = self.statistic.spec
-        return Protection(self.problem.planned((spec,)), spec).mechanism.deviation(survivors)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
         head = state.broadcast.astype(np.float64).reshape(self.statistic.blocks.classes, -1)
@@ -117,6 +112,13 @@ class ClosedForm(OneSum):
         return np.asarray(self.statistic.bounding.bounded(finite) @ head[:, 1:].T + head[:, 0])
 
 
+def _deviation(problem: Problem, spec: ValueSpec, clients: int) -> float:
+    """The standard deviation of the noise in an entry of one total over so many clients."""
+    if problem.planned is None:
+        return 0.0
+    return Protection(problem.planned((spec,)), spec).mechanism.deviation(clients)
+
+
 MOST_VALUES = 2**20
 """The most values of one statistic. They take 4 MB a client."""
 _MOMENTS_PAY = 200.0
@@ -125,6 +127,10 @@ _FEW = 1.5
 """The same for each feature if features are few: there is less noise in fewer moments."""
 _FEWEST = 64
 """Fewer features count as this many: the ridge (`strength_of`) shrinks no further."""
+_HANDFUL = 8
+"""Fewer records of a class have no covariance that is worth its moments, without noise too. With 5 of a
+class, on digits, breast_cancer, wine and iris (raw, standardised, from 0 to 1; mean of 60 draws), prototypes
+are from 0.28 above LDA to 0.02 below it. With 10 they are from 0.23 above to 0.04 below."""
 _NARROW = 12.0
 """Prototypes keep features until the noise in a class sum is a share sqrt(1 / 12) of its length."""
 _PER_FEATURE = 8.0
@@ -176,7 +182,8 @@ def choose(
     signal = records / deviation if deviation > 0 else inf
     per_client = signal / classes
     if head is None:
-        head = "lda" if per_client >= min(_MOMENTS_PAY, _FEW * max(features, _FEWEST)) else "prototypes"
+        pays = per_client >= min(_MOMENTS_PAY, _FEW * max(features, _FEWEST))
+        head = "lda" if pays and records >= _HANDFUL * classes else "prototypes"
     most = features if head == "prototypes" else min(features, widest(classes))
     if not ordered:
         return Choice(head=head, width=most)
@@ -277,11 +284,8 @@ class Heads(Ranged):
 
     def _noise_of_one(self, problem: Problem, features: int) -> float:
         """The standard deviation of the noise in a total, for a value of sensitivity 1 per record."""
-        if problem.planned is None:
-            return 0.0
         one = Choice(head="prototypes", width=features)
-        spec = self._statistic(problem, features, one).spec
-        return Protection(problem.planned((spec,)), spec).mechanism.deviation(problem.clients)
+        return _deviation(problem, self._statistic(problem, features, one).spec, problem.clients)
 
     def _statistic(self, problem: Problem, features: int, chosen: Choice) -> Statistic:
         # If features have no order, the rule leaves some out at random.

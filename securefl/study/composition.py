@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -124,25 +124,28 @@ def compositions(study: Study, world: World) -> dict[str, tuple[Algorithm, Plan]
         with mistakes.noted():
             made[arm.name] = composition(study, arm, world)
     with mistakes.noted(), placed(study, "[privacy]"):
-        _check_used(study, [made[arm.name][0] if arm.name in made else arm for arm in study.arms], world)
+        _check_used(study, made, world)
     mistakes.require_none()
     return made
 
 
-def _check_used(study: Study, arms: Sequence[Algorithm | Arm], world: World) -> None:
+def _check_used(study: Study, made: Mapping[str, tuple[Algorithm, Plan]], world: World) -> None:
     """Raises ConfigError for what no arm uses: `dropout` and `augment` if none trains, and a name in
-    `non_private` that none sends. arms: as they are, if refused."""
+    `non_private` that none sends. made: the arms that are not refused."""
     try:
-        made = [built(own, world.problem) if isinstance(own, Arm) else own for own in arms]
+        sent = [
+            spec
+            for arm in study.arms
+            for spec in specs_of(made[arm.name][0] if arm.name in made else built(arm, world.problem))
+        ]
     except ConfigError:  # an arm with an error of its own, which is noted: what it would send is not known
         return
-    sent = [spec for own in made for spec in specs_of(own)]
     trains = any(spec.depends_on == "trained-state" or spec.training is not None for spec in sent)
     if isinstance(model := study.model, ModelConfig) and model.draws and not trains:
-        draws = " and ".join(f"`{key}`" for key in ("dropout", "augment") if getattr(model, key))
         raise ConfigError(
-            f"[model] Expected no {draws} where no arm trains the model, got it: training alone draws. "
-            "Leave it out, or add an arm that trains, such as fedavg."
+            f"[model] Expected no `dropout` or `augment` where no arm trains the model, got {model.dropout} "
+            f"and {model.augment}: training alone draws. Leave it out, or add an arm that trains, such as "
+            "fedavg."
         )
     names = sorted({spec.name for spec in sent})
     if unknown := [name for name in study.privacy.non_private if name not in names]:

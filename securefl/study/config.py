@@ -230,10 +230,11 @@ class Brought:
 class LossSection(Ranged):
     """The section [loss]: another loss of the training than cross-entropy or mean squared error.
 
-    class_weights: a factor of each class's cross-entropy, in the order of `classes`. They are public, so they
-    must not be counted from records under a finite epsilon. function: `module:name` of a function of the
-    study's own, (outputs (n, outputs), targets) -> each record's loss (n,). The mean over a mini-batch is
-    minimised, and with [dpsgd] a record's gradient is clipped with its weight.
+    class_weights: a factor of each class's cross-entropy, in the order of `classes`. Of several labels: of
+    each label's positives, in the order of `target`. They are public, so they must not be counted from
+    records under a finite epsilon. function: `module:name` of a function of the study's own,
+    (outputs (n, outputs), targets) -> each record's loss (n,). The mean over a mini-batch is minimised, and
+    with [dpsgd] a record's gradient is clipped with its weight.
     """
 
     class_weights: tuple[Annotated[float, Range("(0, 10^6]")], ...] = ()

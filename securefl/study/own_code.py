@@ -283,10 +283,10 @@ def declared_loss(study: Study, train: Dataset) -> tuple[DeclaredLoss | None, Di
     if study.loss is None:
         return None, Digests()
     weights, place = study.loss.class_weights, _code(study, study.loss.function)
-    if weights and len(weights) != train.classes:
-        wanted = f"{train.classes} class_weights, one for each class" if train.classes else "no class_weights"
-        got = f"{len(weights)}" if train.classes else f"some for a {train.task} problem"
-        raise ConfigError(f"[loss] Expected {wanted}, got {got}. Correct them.")
+    count, what = (train.y.shape[1], "label") if train.multi_label else (train.classes, "class")
+    if weights and len(weights) != count:
+        wanted = f"{count} class_weights, one for each {what}" if count else "no class_weights for numbers"
+        raise ConfigError(f"[loss] Expected {wanted}, got {len(weights)}. Correct them.")
     of = LOSS_OF[train.task]
     if place is None:
         return DeclaredLoss(of=of, class_weights=weights), Digests()
@@ -312,16 +312,16 @@ def _tried(study: Study, model: Architecture, train: Dataset, outputs: int, loss
     with in_mode(module, training=False), torch.no_grad():
         found = passed(name, module, rows)
     shares = train.task != "regression" and puts_out_shares(module, rows)
-    place = _code(study, study.loss.function) if study.loss is not None else None
-    if loss is not None and place is not None:
+    own = study.loss.function if study.loss is not None else None
+    if loss is not None and own is not None:
         if shares:
             raise ConfigError(
                 f"[model] Expected scores of {name} beside a loss of your own, got numbers from 0 to 1, as "
                 "behind a sigmoid or softmax: predictions would take that a second time. Return what stands "
-                f"before it, and let {place.name} take outputs.sigmoid() or outputs.softmax(1)."
+                f"before it, and let {own} take outputs.sigmoid() or outputs.softmax(1)."
             )
         with placed(study, "[loss]"):
-            require_per_record(loss, place.name, found)
+            require_per_record(loss, own, found)
     if not shares:
         return ""
     return (

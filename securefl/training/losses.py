@@ -35,8 +35,9 @@ class DeclaredLoss:
 
     Attributes:
         of: The loss that takes the same targets.
-        class_weights: Factors of the classes' cross-entropies, or none. They are declared, not counted from
-            records. The mean over a batch divides by its records, and not by their weights as torch does.
+        class_weights: Factors of the classes' cross-entropies, or none. Of several labels, they are factors
+            of each label's positives, as torch's `pos_weight`. They are declared, not counted from records.
+            The mean over a batch divides by its records, and not by their weights as torch does.
         function: A loss of the study's own, or None. `require_per_record` tests it.
     """
 
@@ -91,7 +92,9 @@ def losses_of(outputs: Tensor, y: Tensor, loss: TrainingLoss) -> Tensor:
             # A copy: the function may write into it, and the client's next pass would read that. Made-up
             # labels are any numbers, which torch's loss of probabilities does not take.
             copy = y.clone() if declared.of == "mse" else (y > 0.5).to(y.dtype)
-            losses = own(outputs, copy) if own else of(outputs, y, reduction="none").mean(1)
+            weights = declared.class_weights
+            more = {"pos_weight": outputs.new_tensor(weights)} if weights else {}
+            losses = own(outputs, copy) if own else of(outputs, y, reduction="none", **more).mean(1)
     return torch.where(known, losses, torch.nan)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from math import prod
@@ -81,28 +81,22 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
     kind = table.get("kind")
     if brought:
         table = {key: value for key, value in table.items() if key not in ("kind", "hidden", "width")}
-        _require_no_packaged(table, "a model from Python")
-        return OwnModelSection, table
-    if not isinstance(kind, str) or kind in get_args(Kind):
+    elif not isinstance(kind, str) or kind in get_args(Kind):
         return ModelConfig, table
-    if not names_code(kind) and kind not in (points := model_points()):
+    elif not names_code(kind) and kind not in (points := model_points()):
         known = [*get_args(Kind), *points]
         raise ConfigError(
             f"[model] `kind`: Expected one of {', '.join(map(repr, known))}, or a class or function as "
             f"`module:name`, got {kind!r}{near(kind, known)}."
         )
-    _require_no_packaged(table, repr(kind))
-    return OwnModelSection, table
-
-
-def _require_no_packaged(table: Mapping[str, Any], name: str) -> None:
     for key in ("hidden", "width", "dropout", "augment"):
         if key in table:
             raise ConfigError(
-                f"[model] Expected no `{key}` for {name}, got it: packaged models alone have it. Leave it "
-                "out; your model draws in its own code, such as by nn.Dropout, and an option that it takes "
-                "stands under [model.options]."
+                f"[model] Expected no `{key}` for {'a model from Python' if brought else repr(kind)}, got "
+                "it: packaged models alone have it. Leave it out; your model draws in its own code, such as "
+                "by nn.Dropout, and an option that it takes stands under [model.options]."
             )
+    return OwnModelSection, table
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,7 +157,7 @@ class OwnModel(Architecture):
             return copy.deepcopy(self.factory)
         given, named = self._arguments(shape, outputs)
         try:
-            with self._imports():
+            with nullcontext() if self.place is None else importable(self.place):
                 model = self.factory(*given, **named)
         # The factory is the study's own code: it can raise any exception, and call sys.exit as scripts do.
         except (Exception, SystemExit) as error:
@@ -174,9 +168,6 @@ class OwnModel(Architecture):
         if not isinstance(model, nn.Module):
             raise ConfigError(f"Expected {self.name} to return an nn.Module, got {type(model).__name__}.")
         return model
-
-    def _imports(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.place is None else importable(self.place)
 
     def _arguments(self, shape: tuple[int, ...], outputs: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and the named arguments of the factory. Raises ConfigError if they do not fit it."""
@@ -220,7 +211,7 @@ class OwnModel(Architecture):
             first, second = (self.build(shape, outputs, seed) for _ in range(2))
             require_same(self.name, first, second)
             known = replace(self, reads_text=self.reads_text or _reads_codes(second, shape))
-            found: Found = tried(self.name, first, known.blank(shape), outputs, self.profiled_layer)
+            found = tried(self.name, first, known.blank(shape), outputs, self.profiled_layer)
         layers = [layer for layer in first.children() if isinstance(layer, nn.Linear)]
         # A stack trains each layer's own values, and tied layers have none.
         plain = type(first) is MLP and len({*first.parameters()}) == len(layers) * 2

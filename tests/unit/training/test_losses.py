@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.study import world
-from securefl.study.config import Brought, parse, read
+from securefl.study.config import Brought, LossSection, parse, read
 from securefl.study.own_code import told
 from securefl.sweep.check import data_of
 from securefl.training import DPSGD as Private
@@ -30,9 +31,12 @@ from securefl.training.cohorts import why_alone
 from securefl.training.dpsgd import train_privately
 from securefl.training.losses import DeclaredLoss, losses_of, require_per_record
 
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(40, 5)).astype(np.float32), RNG.integers(0, 3, 40)
+HOT = np.eye(3, dtype=np.float32)[Y]
 WEIGHTED = DeclaredLoss(of="cross_entropy", class_weights=(0.5, 1.0, 1000.0))
+LABELS = DeclaredLoss(of="binary_cross_entropy", class_weights=(0.5, 1.0, 1000.0))
 
 
 def focal(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -78,18 +82,20 @@ def clipped_sum(loss: Any, x: Any, y: Any) -> Any:
     return ((before - after) / size).numpy()
 
 
-@pytest.mark.parametrize("loss", [WEIGHTED, OWN], ids=["weights", "a function"])
-def test_each_records_gradient_is_clipped_with_its_weight(loss: DeclaredLoss) -> None:
+@pytest.mark.parametrize(
+    ("loss", "y"), [(WEIGHTED, Y), (OWN, Y), (LABELS, HOT)], ids=["weights", "a function", "several labels"]
+)
+def test_each_records_gradient_is_clipped_with_its_weight(loss: DeclaredLoss, y: Any) -> None:
     made, total = model(), 0.0
     for at in range(len(X)):
-        value = losses_of(made(torch.tensor(X[at : at + 1])), torch.tensor(Y[at : at + 1]), loss)
+        value = losses_of(made(torch.tensor(X[at : at + 1])), torch.tensor(y[at : at + 1]), loss)
         slopes = torch.autograd.grad(value.sum(), list(made.parameters()))
         gradient = torch.cat([slope.double().ravel() for slope in slopes]).numpy()
         total = total + gradient * min(1.0, 2.0 / np.linalg.norm(gradient))
-    whole = clipped_sum(loss, X, Y)
+    whole = clipped_sum(loss, X, y)
     assert np.linalg.norm(whole - total) <= 1e-3 * np.linalg.norm(total)  # read off float32 parameters
     heavy = int(np.flatnonzero(Y == 2)[0])
-    moved = whole - clipped_sum(loss, np.delete(X, heavy, 0), np.delete(Y, heavy))
+    moved = whole - clipped_sum(loss, np.delete(X, heavy, 0), np.delete(y, heavy, 0))
     assert np.linalg.norm(moved) <= 2.0 * (1 + 1e-3)
 
 
@@ -319,6 +325,20 @@ def test_a_study_names_its_loss(tmp_path: Path) -> None:
 def test_a_loss_that_a_study_cannot_use(section: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         world.build(read(with_loss(tmp_path, section)), 0)
+
+
+def test_weights_of_several_labels_are_those_of_their_positives() -> None:
+    outputs, targets = torch.tensor(X[:, :3]), torch.tensor(HOT)
+    chance = outputs.sigmoid()
+    positive, negative = -chance.log() * targets, -(1 - chance).log() * (1 - targets)
+    weighted = positive * torch.tensor(LABELS.class_weights) + negative
+    torch.testing.assert_close(losses_of(outputs, targets, LABELS), weighted.mean(1))
+    study = read(EXAMPLES / "several_labels.toml")
+    for weights, said in (((1.0, 9.0), ""), ((1.0, 9.0, 9.0), "2 class_weights, one for each label, got 3")):
+        changed = replace(study, loss=LossSection(class_weights=weights))
+        with pytest.raises(ConfigError, match=said) if said else nullcontext():
+            problem = world.build(changed, 0).problem
+            assert problem.loss == DeclaredLoss(of="binary_cross_entropy", class_weights=weights)
 
 
 @pytest.mark.parametrize("last", ["softmax(1)", "sigmoid()"])

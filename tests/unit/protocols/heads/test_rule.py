@@ -44,6 +44,12 @@ def test_second_moments_of_few_records_are_left_out_however_few_the_features() -
     assert chosen(398, 3.73, classes=2, features=30).head == "prototypes"
 
 
+def test_covariances_of_a_handful_of_records_are_left_out_without_noise_too() -> None:
+    """Two digits of each class, without noise: 0.58 by LDA, 0.66 by prototypes (mean of 24)."""
+    assert chosen(20, 0.0, features=64).head == "prototypes"
+    assert chosen(100, 0.0, features=64).head == "lda"
+
+
 def test_a_statistic_is_never_too_large() -> None:
     for classes in (2, 10, 1000):
         wide = widest(classes)
