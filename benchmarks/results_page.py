@@ -187,6 +187,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "LeNet-5 under full aggregation": lenet5,
     "FedProf's Table 4, by learning rate": rates,
     "FedCor's ablations": ablations,
+    "Compressed updates": lambda: whole("cs_fl_skew.csv"),
     "How normal representations are": lambda: whole("representations.csv", "elements"),
     "Targets by protocol": lambda: whole("targets.csv"),
     "Encrypted matching": lambda: whole("matching.csv"),
