@@ -266,6 +266,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "FedProf's Table 4, by learning rate": rates,
     "FedProf under Theorem 1": theorem_1,
     "FedCor's ablations": ablations,
+    "Compressed updates": lambda: whole("cs_fl_skew.csv"),
     "How normal representations are": lambda: whole("representations.csv", "elements"),
     "Epsilon per client": by_noise,
     "A bound that adapts": adapting,
