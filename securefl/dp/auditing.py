@@ -20,7 +20,7 @@ from math import inf, sqrt
 from typing import Final
 
 import numpy as np
-from dp_accounting import GaussianDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from numpy.typing import NDArray
 from scipy import stats
@@ -65,32 +65,42 @@ class Audited:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Epsilon at one delta: the claimed one, and the lower bound that releases prove.
+
+    event: the claim, from which `claimed` follows.
+    """
+
+    delta: float
+    event: DpEvent
+    lower: float
+
+    @property
+    def claimed(self) -> float:
+        """The epsilon of the claim."""
+        return compose({self.event: 1}, self.delta)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the lower bound does not exceed the claim."""
+        return self.lower <= self.claimed
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The audit's result on one mechanism. `failed` names the failed checks; an empty tuple is a pass."""
+    """The audit's result on one mechanism. `failed` names the failed checks; an empty tuple is a pass.
+
+    bound: the claim, and the epsilon that was proved.
+    """
 
     name: str
-    claimed: float
-    lower: float
+    bound: Bound
     failed: tuple[str, ...]
 
     @property
     def verdict(self) -> str:
         """ "pass", or "FAIL" with the failed checks."""
         return "pass" if not self.failed else "FAIL: " + ", ".join(self.failed)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bound:
-    """Epsilon at one delta: the claimed one, and the lower bound that releases prove."""
-
-    delta: float
-    claimed: float
-    lower: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether the lower bound does not exceed the claim."""
-        return self.lower <= self.claimed
 
 
 def audit(
@@ -114,7 +124,7 @@ def audit(
         samples: the number of releases of each neighbour for the lower bound.
 
     Returns:
-        The claimed epsilon, the proved lower bound, and the names of failed checks.
+        The claim, the proved lower bound, and the names of failed checks.
 
     Raises nothing.
     """
@@ -123,17 +133,17 @@ def audit(
     standard = residuals / mechanism.sigma
     low, high = stats.chi2.ppf([ALARM / 2, 1 - ALARM / 2], standard.size)
     lower = _lower_bound(mechanism, worst, delta, source, samples)
-    claimed = compose({mechanism.event: 1}, delta)
+    found = Bound(delta=delta, event=mechanism.event, lower=lower)
     checks = {
         "sensitivity": moved <= mechanism.sensitivity,
         "variance of the noise": bool(low < np.sum(standard**2) < high),
         "law of the noise": bool(stats.kstest(standard.ravel(), "norm").pvalue > ALARM),
         "independence": _independent(residuals),
         "claimed event": mechanism.event.noise_multiplier <= mechanism.sigma / mechanism.sensitivity,
-        "epsilon": lower <= claimed,
+        "epsilon": found.passed,
     }
     failed = tuple(name for name, holds in checks.items() if not holds)
-    return Finding(name=mechanism.name, claimed=claimed, lower=lower, failed=failed)
+    return Finding(name=mechanism.name, bound=found, failed=failed)
 
 
 def _with(mechanism: Audited, record: Floats) -> Floats:

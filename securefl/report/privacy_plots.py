@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -85,11 +85,12 @@ def epsilon(
     return figure
 
 
-def curves(of: Mapping[str, Curve]) -> Figure:
+def curves(of: Mapping[str, Curve], proved: Mapping[str, Sequence[tuple[float, float]]] = {}) -> Figure:
     """Privacy curves: delta at each epsilon, and below it the least misses at each rate of false alarms.
 
     Args:
         of: the curves by their name in the legend.
+        proved: for some of them, what an audit proved: an epsilon, and the delta at which it is one.
 
     Raises nothing.
     """
@@ -103,6 +104,8 @@ def curves(of: Mapping[str, Curve]) -> Figure:
         # A logarithmic axis has no 0.
         curve(left, epsilons, np.where(deltas > 0, deltas, np.nan), looks[name], label=name, place=place)
         curve(right, alarms, own.miss(alarms), looks[name], label=name, place=place)
+        for at, delta in proved.get(name, ()):
+            left.plot(at, delta, "<", color=looks[name].colour, markeredgecolor="black")
     right.plot([0, 1], [1, 0], color="#8a8a8a", linestyle=":", label="a guess without the release")
     for axes in (left, right):
         light_frame(axes)

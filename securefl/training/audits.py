@@ -22,6 +22,7 @@ from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import nn
 
+from securefl.accounting.events import dump_event
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError
@@ -63,7 +64,7 @@ def findings(device: torch.device = CPU) -> Iterator[dict[str, Any]]:
 
     for mechanism in auditing.mechanisms():
         found = auditing.audit(mechanism)
-        yield _row(found.name, 1e-5, found.claimed, found.lower, found.verdict, found.failed)
+        yield _row(found.name, found.bound, found.verdict, found.failed)
     for name, train in _trained(device).items():
         from securefl.training import canaries  # Opacus takes two seconds to import
 
@@ -96,21 +97,20 @@ def _trained(device: torch.device) -> Mapping[str, Train]:
 
 def _bounded(name: str, found: Bound) -> dict[str, Any]:
     verdict, failed = ("pass", ()) if found.passed else ("FAIL: epsilon", ("epsilon",))
-    return _row(name, found.delta, found.claimed, found.lower, verdict, failed)
+    return _row(name, found, verdict, failed)
 
 
 def _on(device: torch.device) -> str:
     return "" if device == CPU else f" on {device.type}"
 
 
-def _row(
-    name: str, delta: float, claimed: float, lower: float, verdict: str, failed: tuple[str, ...]
-) -> dict[str, Any]:
+def _row(name: str, found: Bound, verdict: str, failed: tuple[str, ...]) -> dict[str, Any]:
     return {
         "name": name,
-        "delta": delta,
-        "claimed": claimed,
-        "lower": min(lower, 1e6),  # JSON has no infinity
+        "event": dump_event(found.event),
+        "delta": found.delta,
+        "claimed": found.claimed,
+        "lower": min(found.lower, 1e6),  # JSON has no infinity
         "verdict": verdict,
         "failed": list(failed),
     }

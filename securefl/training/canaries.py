@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 from torch import nn
 
-from securefl.accounting.composition import compose
 from securefl.dp.auditing import Bound
 from securefl.dp.noise import Source
 from securefl.training.devices import CPU
@@ -70,10 +69,8 @@ def audit(
     model = layer(canaries).to(device)  # one for all runs: what its layers do with records is explored once
     made = [_scores(config, canaries, model, shape, train) for _ in range(runs)]
     inside, outside = (np.concatenate(parts) for parts in zip(*made, strict=True))
-    claims = [compose({config.event: 1}, delta) for delta in deltas]
     return tuple(
-        Bound(delta=delta, claimed=claim, lower=_lower_bound(inside, outside, delta))
-        for delta, claim in zip(deltas, claims, strict=True)
+        Bound(delta=delta, event=config.event, lower=_lower_bound(inside, outside, delta)) for delta in deltas
     )
 
 

@@ -142,10 +142,10 @@ def audit(
     the bound is 0, and the audit passes.
     """
     step = one_step(config, sampling_rate=1.0)
-    claimed = compose({GaussianDpEvent(config.noise_multiplier): 1}, delta)
+    claim = GaussianDpEvent(config.noise_multiplier)
     kink = dense(inputs, device)
     if kink is None:
-        return Bound(delta=delta, claimed=claimed, lower=0.0)
+        return Bound(delta=delta, event=claim, lower=0.0)
     # With almost no noise, two steps give the direction in which the added record moves the sum. The test
     # projects on that direction.
     quiet = replace(step, noise_multiplier=1e-4)
@@ -155,7 +155,7 @@ def audit(
         np.array([_stepped(kink, step, train, added=added) @ direction for _ in range(runs)])
         for added in (False, True)
     )
-    return Bound(delta=delta, claimed=claimed, lower=proved(null, other, delta))
+    return Bound(delta=delta, event=claim, lower=proved(null, other, delta))
 
 
 def audit_features(
@@ -166,17 +166,17 @@ def audit_features(
     No noise is drawn: the multiplier is divided by the ratio of the sum's change to its sensitivity. read:
     the audited function.
     """
-    claimed = compose({GaussianDpEvent(1.0): 1}, delta)
+    claim = GaussianDpEvent(1.0)
     kink = dense(inputs, device)
     if kink is None:
-        return Bound(delta=delta, claimed=claimed, lower=0.0)
+        return Bound(delta=delta, event=claim, lower=0.0)
     before, after = (
         to_grid(read(kink.model, kink.records(added=added)[0], _unit_norm), 1 / _FINE, _FINE).sum(axis=0)
         for added in (False, True)
     )
     moved = float(np.linalg.norm(after - before)) / _FINE
     lower = compose({GaussianDpEvent(1 / moved): 1}, delta) if moved else 0.0
-    return Bound(delta=delta, claimed=claimed, lower=lower)
+    return Bound(delta=delta, event=claim, lower=lower)
 
 
 def _unit_norm(features: Tensor) -> Tensor:

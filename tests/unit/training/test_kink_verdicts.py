@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent
 from support.every import every
 from support.gpus import FakeGpu
 
@@ -109,7 +110,7 @@ def test_the_test_is_the_audits(
 
     def flipped(*_: Any, delta: float, inputs: int, device: torch.device, **_train: Any) -> Bound:
         devices.append(device)
-        return Bound(delta=delta, claimed=1.0, lower=0.0 if inputs == 64 else lower)
+        return Bound(delta=delta, event=GaussianDpEvent(1.0), lower=0.0 if inputs == 64 else lower)
 
     monkeypatch.setattr(kinks, "audit", flipped)
     monkeypatch.setattr(kinks, "audit_features", flipped)
