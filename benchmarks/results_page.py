@@ -255,6 +255,13 @@ def adapting() -> Iterator[str]:
         yield _row(f"{bound:g}", *(cells.get(arm, "–") for arm in ("Fixed", "Adaptive")))
 
 
+def of_pfl() -> Iterator[str]:
+    """A row for each kind of noise of the sweep pfl_cifar10."""
+    for kind, own in read("pfl_cifar10.csv").groupby("study.name", sort=False)["final_accuracy"]:
+        mean, half = student(own)
+        yield _row(kind, f"{mean:.3f} ± {own.std():.3f}", f"{mean - half:.3f} to {mean + half:.3f}")
+
+
 def endurance() -> Iterator[str]:
     for figure, *numbers in flatness(read("endurance_sockets.csv"), "sockets").to_numpy():
         yield _row(figure, *(f"{number:.0f}" if number >= 100 else f"{number:.3g}" for number in numbers))
@@ -270,6 +277,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "How normal representations are": lambda: whole("representations.csv", "elements"),
     "Epsilon per client": by_noise,
     "A bound that adapts": adapting,
+    "A twin of pfl-research's CIFAR-10": of_pfl,
     "Targets by protocol": lambda: whole("targets.csv"),
     "Encrypted matching": lambda: whole("matching.csv"),
     "Matching between files": lambda: whole("matching_files.csv"),
