@@ -4,9 +4,9 @@
 
 Each picture reads a file of benchmarks/results/ (see `PICTURES`). The figures there come from runs of
 minutes to hours, whose commands the files name in their first line; no picture runs one. Pictures whose marks
-are single records or whole models (representations.png, adds_compression.png,
-adds_local.png, crafted_model.png) are drawn by those runs themselves. Each file of traces of a published
-table gives a picture of its name.
+are single records or whole models (representations.png, residual.png, fedcor_normality.png,
+adds_compression.png, adds_local.png, crafted_model.png) are drawn by those runs themselves. Each file of
+traces of a published table gives a picture of its name.
 """
 
 from __future__ import annotations

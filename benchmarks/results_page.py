@@ -238,6 +238,8 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "FedProf's Table 4, by learning rate": rates,
     "FedProf under Theorem 1": theorem_1,
     "FedCor's ablations": ablations,
+    "How normal fused representations are": lambda: whole("residual.csv"),
+    "How normal loss changes are": lambda: whole("fedcor_normality.csv"),
     "How normal representations are": lambda: whole("representations.csv", "elements"),
     "Targets by protocol": lambda: whole("targets.csv"),
     "Encrypted matching": lambda: whole("matching.csv"),
