@@ -1,13 +1,11 @@
-# make demo: the main job.  make test: all tests but the slow ones and those of documents.
-# make test-docs: those of documents.  make check: lint, format, types.
-# make check-lowest: the oldest packages that pyproject.toml allows.  make check-newest: the newest, on each Python.
+# make demo: the main job.  make help: every target.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # many processes start in the tests, and each would compile all it imports
 
-.PHONY: demo test test-data test-docs slow restless hosts mutants mutants-list fuzz gpu package release lock bill check check-lowest check-newest bench bench-secagg bench-peers bench-growth endurance federation nvflare pictures sweeps docs clean
+.PHONY: demo help test test-data test-docs slow restless hosts mutants mutants-list fuzz gpu package release lock bill check check-lowest check-newest bench bench-secagg bench-peers bench-growth endurance federation nvflare pictures sweeps docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,6 +16,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
 	touch $@
+
+help:  ## these lines
+	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' Makefile | expand -t 16
 
 demo: $(VENV)/.installed  ## FedAvg, encrypted FedProf and a head at epsilon 2 on digits, with a report
 	$(BIN)/securefl demo
@@ -177,5 +178,5 @@ sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and hal
 	$(BIN)/securefl sweep fedlog_tradeoff
 	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 
-clean:
+clean:  ## removes environments, builds and caches
 	rm -rf $(VENV) $(PFL) $(LOWEST) $(NVFLARE) $(RELEASE) $(PARTY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -60,6 +60,7 @@ NOISE: Mapping[str, Mapping[str, str]] = {
 BOUNDS: Mapping[object, str] = {0.3: "update bound 0.3", 1.0: "update bound 1"}
 MATRICES: Mapping[object, str] = {
     "1": "independent noise",
+    "1, adaptive": "independent noise, a bound that adapts",
     "20": "correlated over 20 rounds (BandMF)",
     "blt": "correlated over all rounds (BLT)",
 }
@@ -108,19 +109,26 @@ def bodies(name: str, lines: Mapping[str, Mapping[str, str]] = BODIES) -> Figure
     return against_epsilon(found)
 
 
-def per_client(name: str, column: str, words: Mapping[object, str]) -> Figure:
-    """FedAvg's accuracy against epsilon per client, a line for each value of a column.
+def per_client(table: pd.DataFrame, lines: pd.Series, words: Mapping[object, str]) -> Figure:
+    """FedAvg's accuracy against epsilon per client.
 
-    words: what a legend says of each of its values.
+    lines: the line of each row. words: what a legend says of each line.
     """
-    table = read(f"{name}.csv").rename(columns={"accuracy": "final_accuracy"})
-    table = table.assign(unit="client", delta=1e-3)
+    table = table.rename(columns={"accuracy": "final_accuracy"}).assign(unit="client", delta=1e-3)
     return against_epsilon(
-        [
-            series(number, line, table[table[column] == value])
-            for number, (value, line) in enumerate(words.items())
-        ]
+        [series(number, line, table[lines == value]) for number, (value, line) in enumerate(words.items())]
     )
+
+
+def client_level() -> Figure:
+    table = read("client_level.csv")
+    return per_client(table, table["local.update_bound"], BOUNDS)
+
+
+def client_level_matrix() -> Figure:
+    table = read("client_level_matrix.csv")
+    fixed = table["local.bound_quantile"].isna()
+    return per_client(table, table["privacy.bands"].where(fixed, "1, adaptive"), MATRICES)
 
 
 def heads() -> Figure:
@@ -185,8 +193,8 @@ def _curves(name: str) -> Callable[[], Figure]:
 
 
 PICTURES: Mapping[str, Callable[[], Figure]] = {
-    "client_level": lambda: per_client("client_level", "local.update_bound", BOUNDS),
-    "client_level_matrix": lambda: per_client("client_level_matrix", "privacy.bands", MATRICES),
+    "client_level": client_level,
+    "client_level_matrix": client_level_matrix,
     "conditions": _curves("conditions.csv"),
     "dpsgd_epsilon": dpsgd_epsilon,
     "fedlog_tradeoff": lambda: bodies("fedlog_tradeoff.csv"),

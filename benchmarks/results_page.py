@@ -117,7 +117,7 @@ PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
     "FedProf's Table 5": ("fedprof_v2_table_5_twin", _BEST),
     "FedProf v1's Table 2": ("fedprof_v1_table_2", _BEST),
     "FedProf v1's Table 2, tuned": ("fedprof_v1_table_2_tuned", _BEST),
-    "FedProf v1's Table 3": ("fedprof_v1_table_3_twin", _BEST),
+    "FedProf v1's Table 3": ("fedprof_v1_table_3_twin_tuned", _BEST),
     "FedCor's Table 1": ("fedcor_table_1_twin", ("rounds",)),
     "FedCor's Table 1 on CIFAR-10": ("fedcor_table_1_cifar10_twin", ("rounds", "best accuracy")),
     "FedLog's Table 1": ("fedlog_table_1_mnist_twin", _SENT),
@@ -126,6 +126,7 @@ PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
         "fedlog_figure_2_flexible",
         ("last accuracy", "best accuracy"),
     ),
+    "ADDS' Table III, tuned": ("adds_table_3_twin_tuned", ("best accuracy",)),
     "ADDS' Table III, all systems": ("adds_table_3_all_rows", (*_OWN, "parameters (share)", "MACs (share)")),
     "ADDS' Table IV": ("adds_table_4_twin", (*_OWN, "rounds to 0.4")),
 }
@@ -227,6 +228,33 @@ def whole(file: str, *without: str) -> Iterator[str]:
     return (_row(*row) for row in table.fillna("").to_numpy())
 
 
+NOISES: Mapping[tuple[str, float], str] = {
+    ("1", 0): "independent (`bands = 1`)",
+    ("1", 0.5): "independent, the bound follows the median of norms (`bound_quantile = 0.5`)",
+    ("20", 0): "BandMF (`bands = 20`)",
+    ("blt", 0): 'BLT (`bands = "blt"`)',
+}
+"""What the sweep client_level_matrix calls its kinds of noise, by `bands` and `bound_quantile`."""
+
+
+def by_noise() -> Iterator[str]:
+    """A row for each kind of noise of the sweep client_level_matrix, a column for each epsilon."""
+    table = read("client_level_matrix.csv").fillna({"local.bound_quantile": 0})
+    for kind, own in table.groupby(["privacy.bands", "local.bound_quantile"], sort=False):
+        yield _row(NOISES[kind], *map(_spread, own["accuracy"], own["deviation"]))
+
+
+def _spread(mean: float, deviation: float) -> str:
+    return f"{mean:.2f} ± {deviation:.2f}"
+
+
+def adapting() -> Iterator[str]:
+    """A row for each bound, or first bound, of the sweep adaptive_clipping."""
+    for bound, own in read("adaptive_clipping.csv").groupby("local.update_bound"):
+        cells = dict(zip(own["arm"], map(_spread, own["accuracy"], own["deviation"]), strict=True))
+        yield _row(f"{bound:g}", *(cells.get(arm, "–") for arm in ("Fixed", "Adaptive")))
+
+
 def endurance() -> Iterator[str]:
     for figure, *numbers in flatness(read("endurance_sockets.csv"), "sockets").to_numpy():
         yield _row(figure, *(f"{number:.0f}" if number >= 100 else f"{number:.3g}" for number in numbers))
@@ -241,6 +269,8 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "How normal fused representations are": lambda: whole("residual.csv"),
     "How normal loss changes are": lambda: whole("fedcor_normality.csv"),
     "How normal representations are": lambda: whole("representations.csv", "elements"),
+    "Epsilon per client": by_noise,
+    "A bound that adapts": adapting,
     "Targets by protocol": lambda: whole("targets.csv"),
     "Encrypted matching": lambda: whole("matching.csv"),
     "Matching between files": lambda: whole("matching_files.csv"),

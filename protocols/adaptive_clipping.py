@@ -50,10 +50,8 @@ from securefl.protocols.contributions import (
 )
 from securefl.protocols.parts import Part, ServerUpdate, gather_mean, stepped
 from securefl.training.jobs import TrainingResult, with_training
-from securefl.training.local import BOUNDS
+from securefl.training.local import BOUND, BOUNDS
 
-BOUND: Final = "update_bound"
-"""The public array of a query, and of the server's state, with the round's bound."""
 BIT: Final = 1 / 4
 """Half of what the bit moves an entry. A larger one has less noise, and the update more."""
 NORM: Final = hypot(1.0, BIT)

@@ -142,6 +142,14 @@ class Selection:
         return ()
 
     def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
+        """Return the numbers that clients are asked for. A selection that asks nothing has none.
+
+        Args:
+            state: the server's state, with the broadcast that clients see.
+
+        Returns:
+            Queries for one number from each client, and public arrays for them by name, float64 of any shape.
+        """
         return (), {}
 
     def choose(
@@ -155,7 +163,14 @@ class Selection:
         raise NotImplementedError
 
     def figures(self, state: State) -> Mapping[str, Floats]:
-        """The numbers behind the choice for an observer of a study, by name, float64 (N,)."""
+        """Return the numbers behind the choice, for an observer of a study.
+
+        Args:
+            state: the server's state after the round.
+
+        Returns:
+            By name, float64 (N,), nan for a client without one.
+        """
         return {}
 
 
@@ -196,6 +211,12 @@ class Replace:
     """
 
     def apply(self, state: State, step: Floats) -> State:
+        """Return the next state.
+
+        Args:
+            state: with the model w, float32 (d,).
+            step: the aggregated step, float64 (d,). The sum w + step is taken in float64 and rounded once.
+        """
         # In float64, as `step` is, and rounded once.
         moved = np.empty_like(state.broadcast)
         np.add(state.broadcast, step, out=moved, dtype=np.float64, casting="same_kind")

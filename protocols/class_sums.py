@@ -146,12 +146,26 @@ class Clipping(Ranged):
         return None if self.kind == "none" else Bounded(kind=self.kind, bound=self.bound)
 
     def bounded(self, features: Floats) -> Floats:
-        """Features (n, width), bounded as training, statistic and predictions bound them."""
+        """Bound features, as training, statistic and predictions do.
+
+        Args:
+            features: float64 (n, width), finite.
+
+        Returns:
+            float64 (n, width). With `kind` "none" the features themselves.
+        """
         activation = self.activation()
         return features if activation is None else activation(torch.from_numpy(features)).numpy()
 
     def integers(self, features: Floats) -> NDArray[np.int64]:
-        """Bounded features (n, width) as grid integers. The norm of each row is within `limit`."""
+        """Put bounded features on the grid of the statistic.
+
+        Args:
+            features: of `bounded`, float64 (n, width), finite.
+
+        Returns:
+            int64 (n, width), in grid units, of a norm within `limit` in each row.
+        """
         limit = self.limit(features.shape[1])
         if limit is None:
             # Without a bound no noise is added, so rounding to nearest may lengthen a record.

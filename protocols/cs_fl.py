@@ -17,8 +17,9 @@ code of FedLog's authors (github.com/rossyu/fedlog, model/csfl.py), and from ano
 has the same two phases:
 
 - FedLog's code sketches the entries above a size, 0.005, which are half of them in the first round on MNIST;
-  here `sparsity` is a share, as in the other code. With FedLog's sketch rate of 0.001 nearly all that its
-  model learns comes from the votes.
+  here `sparsity` is a share, as in the other code. FedLog's code divides A by its largest singular value, so
+  that it recovers a short step, and keeps all of the step but its smallest entries. With that, or with
+  FedLog's sketch rate of 0.001, nearly all that the model learns comes from the votes.
 - A is not a dense Gaussian matrix, drawn anew in each round, which for d = 500,000 would take 100 GB. It is
   `rows` random rows of the cosine transform behind random signs, sqrt(d / rows) R C D, from the public seed.
   It takes O(d) memory and O(d log d) time, and its columns have unit length on average.

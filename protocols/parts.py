@@ -64,7 +64,14 @@ class ServerUpdate(Protocol):
     array([ 0.5, -0.5], dtype=float32)
     """
 
-    def apply(self, state: State, step: Floats) -> State: ...
+    def apply(self, state: State, step: Floats) -> State:
+        """Return the next state.
+
+        Args:
+            state: with the shared part, float32 (d,), and what the update keeps.
+            step: the aggregated step, float64 (d,).
+        """
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +105,16 @@ class Part:
 
     @property
     def initial(self) -> Float32s:
+        """float32 (d,): the part before round 1."""
         return self.problem.initial
 
     @property
     def memory(self) -> Mapping[str, NDArray[Any]]:
-        """What the server keeps beside the part, before round 1."""
+        """Return what the server keeps beside the part, before round 1.
+
+        Returns:
+            Arrays of any type and shape, by name. By default none.
+        """
         return {}
 
     def spec(self, sampling: Sampling) -> ValueSpec:
@@ -118,11 +130,26 @@ class Part:
         return training_job(self.problem, context, context.broadcast)
 
     def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
-        """The shared values of the trained model, and the client's new state. None is none."""
+        """Split a trained model into what is shared and what its client keeps.
+
+        Args:
+            context: the client's inputs.
+            trained: the whole model, float32 (m,), as `fit` trained it.
+
+        Returns:
+            The shared values, float32 (d,), and the client's new state. None: the state stays.
+        """
         return trained, None
 
     def before(self, broadcast: Float32s) -> Float32s:
-        """The shared values that the update counts from."""
+        """Return the shared values that the update counts from.
+
+        Args:
+            broadcast: the query's broadcast, float32 (d,).
+
+        Returns:
+            float32 (d,). By default the broadcast.
+        """
         return broadcast
 
     def value(self, context: ClientContext, trained: TrainingResult) -> Value:
@@ -148,7 +175,11 @@ class Part:
         return (state if step is None else stepped(self, server, state, step)), answers
 
     def statistics(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The positions in the part of averaged running statistics, and of the variances among them."""
+        """Return the positions of averaged running statistics of batch norm in the part.
+
+        Returns:
+            Those of all statistics, and those of the variances among them, int64 each.
+        """
         return self.problem.averaged
 
     def gather(
@@ -165,21 +196,60 @@ class Part:
         return gather_mean(query, contributions[0])
 
     def common(self, shared: Float32s) -> Float32s | None:
-        """The whole model (d,) of all clients. None without one."""
+        """Return the whole model that all clients have in common.
+
+        Args:
+            shared: the shared values, float32 (d,).
+
+        Returns:
+            float32 (m,). None if clients share no whole model.
+        """
         return shared
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        """Measure the models for an observer of a study.
+
+        Args:
+            shared: the shared values, float32 (d,).
+            devices: the observer's view of each client.
+
+        Returns:
+            Accuracy and loss of the common model on the server's records, and the `figures`.
+
+        Raises:
+            ConfigError: the clients share no whole model.
+        """
         return replace(self.problem.evaluate(self._of_all(shared)), figures=self.figures(shared, devices))
 
     def figures(self, shared: Float32s, devices: Sequence[Device]) -> dict[str, Floats]:
-        """An observer's numbers of all clients, by name, (N,)."""
+        """Return an observer's numbers of all clients.
+
+        Args:
+            shared: the shared values, float32 (d,).
+            devices: the observer's view of each client.
+
+        Returns:
+            By name, float64 (N,), nan for a client without one. Empty without held-out records.
+
+        Raises:
+            ConfigError: the clients share no whole model.
+        """
         problem, model = self.problem, self._of_all(shared)
         return local_accuracy(
             devices, lambda client, kept, x, y: evaluate(problem.to_read(model), x, y, problem.kind)
         )
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
-        """The model that a user exports (see `training.learnt.Exportable`)."""
+        """Return the model that a user exports (see `training.learnt.Exportable`).
+
+        Args:
+            shared: the shared values, float32 (d,).
+            client: the client whose model it is. None is the common one.
+            kept: that client's state.
+
+        Raises:
+            ConfigError: clients share no whole model, or a client is named although all have the same one.
+        """
         return common(self.problem, self._of_all(shared), client)
 
     def _of_all(self, shared: Float32s) -> Float32s:

@@ -60,14 +60,41 @@ class Personal(Part):
         return self.problem
 
     def model(self, client: int, shared: Float32s, kept: ClientState) -> Float32s:
-        """The client's model (d,)."""
+        """Return a client's model.
+
+        Args:
+            client: the client's number.
+            shared: the shared values, float32 (d,).
+            kept: the client's state. Empty before it trained.
+
+        Returns:
+            The whole model, float32 (m,).
+        """
         raise NotImplementedError
 
     def common(self, shared: Float32s) -> Float32s | None:
-        """The whole model (d,) of all clients, of which reports have the accuracy too. None without one."""
+        """Return the whole model of all clients, of which reports have the accuracy too.
+
+        Args:
+            shared: the shared values, float32 (d,).
+
+        Returns:
+            float32 (m,). By default None: clients share no whole model.
+        """
         return None
 
     def evaluate(self, shared: Float32s, devices: Sequence[Device]) -> Evaluation:
+        """Test each client's own model on records like its own.
+
+        Args:
+            shared: the shared values, float32 (d,).
+            devices: the observer's view of each client.
+
+        Returns:
+            The means over clients, and figures by name, float64 (N,). If there is a common model, they have
+            its "global accuracy" on each client's records.
+        """
+
         # Each client's own model is tested on records like its own.
         def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
             problem = self.of(client)
@@ -81,6 +108,16 @@ class Personal(Part):
         return replace(found, figures={"global accuracy": np.array(whole), **found.figures})
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
+        """Return the model that a user exports (see `training.learnt.Exportable`).
+
+        Args:
+            shared: the shared values, float32 (d,).
+            client: the client whose model it is. None is the common one.
+            kept: that client's state.
+
+        Raises:
+            ConfigError: no client is named, and clients share no whole model.
+        """
         if client is None:
             return super().learnt(shared, client, kept)
         return Learnt(problem=self.of(client), vector=self.model(client, shared, kept))

@@ -88,7 +88,8 @@ learning_rate = 0.05
 """
 _SERVERS = {"lying": "active", "following": "semi-honest"}
 _FOREIGN = ValueSpec(name="update", reduction="sum", reveals="its model update", form="real")
-WAYS, SCORES = ("clear", "masked", "ckks", "two-server"), ("clear", "ckks", "pads")
+HIDDEN = ("masked", "ckks", "two-server")
+WAYS, SCORES = ("clear", *HIDDEN), ("clear", "ckks", "pads")
 _NOISED = {"adjacency": "add-remove", "epsilon": 2.0}
 _LOCAL = {**_NOISED, "noise": "local"}
 _PER_CLIENT = {**_LOCAL, "unit": "client", "adjacency": "zero-out"}
@@ -201,7 +202,7 @@ _KEEPING = (
 
 def state_table() -> str:
     """By protocol, sum and server: whether single values without noise stay hidden (`agreed.stance`)."""
-    rows = [["protocol", *(f"`{how}`, {mode}" for how in WAYS for mode in _SERVERS)]]
+    rows = [["protocol", *(f"`{how}`, {mode}" for how in HIDDEN for mode in _SERVERS)]]
     rows += [[row, *(stance(*one) for one in served(*arm))] for row, *arm in _KEEPING]
     own = "Flower apps, loops, protocols of others and models with code of a study's own, of real numbers"
     rows.append([own, *(stance(plan, [_FOREIGN]) for plan, _ in served("fedavg", _ALL))])
@@ -216,7 +217,7 @@ def _lines(rows: Sequence[Sequence[str]]) -> str:
 
 def served(protocol: str, options: Mapping[str, Any]) -> list[tuple[Plan, list[ValueSpec]]]:
     """An arm's plans without noise, and the specs of its values, for each column of `state_table`."""
-    plans = [planned(protocol, options, {"sum": how}) for how in WAYS]
+    plans = [planned(protocol, options, {"sum": how}) for how in HIDDEN]
     return [(replace(plan, secagg=mode), specs) for plan, specs in plans for mode in _SERVERS.values()]
 
 

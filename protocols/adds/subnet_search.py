@@ -141,7 +141,11 @@ class Gate:
     kept: Mask
 
     def slope(self, slopes: Floats) -> float:
-        """dL / d alpha (Eq. 18) from g_c = dL / d p_c, float64 (C,)."""
+        """Return dL / d alpha, the slope of the loss in the layer's rate (Eq. 18).
+
+        Args:
+            slopes: g_c = dL / d p_c, float64 (C,).
+        """
         return len(self.chances) * float(_rate_slopes(self.chances[None], np.asarray(slopes)[None])[0, 0])
 
 

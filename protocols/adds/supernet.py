@@ -154,6 +154,7 @@ class Supernet:
 
     @property
     def whole(self) -> Mask:
+        """bool (J,): the subnet of all units."""
         return np.ones(self.units, np.bool_)
 
     # Groups -----------------------------------------------------------------------------------------
@@ -198,34 +199,68 @@ class Supernet:
         return len(self._grouped[1])
 
     def kept_groups(self, units: Mask) -> Mask:
-        """The groups (G,) that are in a subnet of these units (J,)."""
+        """Return the groups of entries that are in a subnet.
+
+        Args:
+            units: its units, bool (J,).
+
+        Returns:
+            bool (G,). A group is in it if both of its units are.
+        """
         there: Mask = np.concatenate([[True], units]).astype(np.bool_)
         pairs: NDArray[np.int64] = self._grouped[1]
         kept: Mask = there[pairs[:, 0]] & there[pairs[:, 1]]
         return kept
 
     def entries(self, groups: NDArray[Any]) -> NDArray[Any]:
-        """The values of all groups (G,) as values of all entries (d,)."""
+        """Give each entry of the model's vector the value of its group.
+
+        Args:
+            groups: of any type, (G,).
+
+        Returns:
+            Of the same type, (d,).
+        """
         return np.asarray(groups[self._grouped[0]])
 
     # Costs ------------------------------------------------------------------------------------------
 
     def parameters(self, units: Mask) -> int:
-        """The trained parameters of a subnet."""
+        """Return the number of a subnet's trained parameters.
+
+        Args:
+            units: its units, bool (J,).
+        """
         return int(self._grouped[2][self.kept_groups(units)].sum())
 
     def macs(self, units: Mask) -> int:
-        """The multiplications with weights in one record's forward pass. An embedding is looked up."""
+        """Return the multiplications with weights in one record's forward pass. An embedding is looked up.
+
+        Args:
+            units: of the subnet, bool (J,).
+        """
         return int(self._grouped[3][self.kept_groups(units)].sum())
 
     def rates(self, units: Mask) -> dict[str, float]:
-        """The share of each sampled layer's units that is in a subnet, by the layer's name."""
+        """Return the share of each sampled layer's units that is in a subnet, by the layer's name.
+
+        Args:
+            units: of the subnet, bool (J,).
+        """
         return {own.name: float(units[own.own].mean()) for own in self.sampled}
 
     # Subnets ----------------------------------------------------------------------------------------
 
     def slice(self, model: nn.Module, units: Mask) -> nn.Module:
-        """Take all other units out of the model, in place."""
+        """Take all other units out of the model, in place, and return it.
+
+        Args:
+            model: a module that the problem built.
+            units: of the subnet, bool (J,).
+
+        Raises:
+            ConfigError: a sampled layer has no unit in the subnet.
+        """
         if not all(units[own.own].any() for own in self.sampled):
             raise ConfigError(
                 "Expected a unit of every layer in a subnet, got a layer without any: nothing passes it. "

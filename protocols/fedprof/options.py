@@ -95,7 +95,15 @@ class ByProfile(Selection):
         return (*own, Size(self.problem)) if self.options.alpha == "theorem-1" else own
 
     def watch(self, state: State) -> tuple[tuple[PerClient, ...], Mapping[str, Floats]]:
-        """The query for profiles on the current model, with its baseline (Algorithm 1, line 18)."""
+        """Return the query for profiles on the current model, with its baseline (Algorithm 1, line 18).
+
+        Args:
+            state: the server's state, with the current model.
+
+        Returns:
+            One linear query, and the anchor of the broadcast model: "anchor_centre" and "anchor_scale",
+            float64 (q,) each. Both follow from public inputs. The baseline's weights stay with the server.
+        """
         # The anchor comes from public inputs. An anchor made from the baseline would reveal the baseline.
         problem, anchor = self.problem, self.profile.anchor(state.broadcast)
         x = problem.server_x
@@ -107,7 +115,14 @@ class ByProfile(Selection):
         return (self.profile.query(baseline),), public
 
     def log_weights(self, state: State) -> Floats:
-        """log lambda_k, float64 (N,), nan for a client whose profile never arrived."""
+        """Return log lambda_k, the clients' log weights (Eq. 7; with alpha "theorem-1" log n_k / n).
+
+        Args:
+            state: the server's state, with the newest divergences.
+
+        Returns:
+            float64 (N,), nan for a client whose profile never arrived.
+        """
         divergence: Floats = state.memory["profile"]
         if self.options.alpha == "theorem-1":
             # alpha_k = -ln(Lambda rho_k) / div_k with Lambda = 1 is lambda_k = rho_k = n_k / n
@@ -122,7 +137,14 @@ class ByProfile(Selection):
         return with_replacement(chances, count, rng, population.admits)
 
     def figures(self, state: State) -> Mapping[str, Floats]:
-        """The newest known divergence of each client, at least 0."""
+        """Return the newest known divergence of each client.
+
+        Args:
+            state: the server's state after the round.
+
+        Returns:
+            "divergence": float64 (N,), at least 0, nan for a client whose profile never arrived.
+        """
         return {"divergence": np.maximum(state.memory["profile"], 0.0)}
 
 

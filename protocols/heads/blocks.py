@@ -130,9 +130,14 @@ class Blocks:
         )
 
     def exact(self, rows: Integers, y: NDArray[np.integer[Any]]) -> Integers:
-        """The sums (size,) of records before they are weighted: integers that add up over any division.
+        """Sum records before the blocks are weighted. No division of the records changes their sum.
 
-        rows (n, k) are integers with norms up to UNIT, y (n,) classes.
+        Args:
+            rows: features phi as integers, int64 (n, k), with norms up to UNIT.
+            y: their classes, from 0 to below C, (n,).
+
+        Returns:
+            int64 (size,): counts, class sums and the triangle of moments, as far as they are sent.
         """
         numbers = rows.astype(np.float64)
         found: list[NDArray[Any]] = []
@@ -148,7 +153,15 @@ class Blocks:
         return np.concatenate(found).astype(np.int64)
 
     def on_grid(self, exact: Integers) -> Integers:
-        """Exact sums of all records of a client, each block times its weight, as grid integers (size,)."""
+        """Weigh the sums of all records of a client, and round them once.
+
+        Args:
+            exact: of `exact`, int64 (size,).
+
+        Returns:
+            int64 (size,), in grid units, within the grid's limit. One record moves it by at most
+            `sensitivity`.
+        """
         # Rounded once for all records: rounding in parts would move the sum by up to one for each part.
         counts, sums, moments = np.split(exact, np.cumsum(self._sizes())[:-1])
         scale = self.moments / UNIT**2
@@ -197,7 +210,12 @@ class Blocks:
         return sqrt(max(2 * (c + s + m), same))
 
     def parts(self, total: Floats, noise: float) -> Parts:
-        """The blocks of a total (size,), each without its weight. noise: its deviation in an entry."""
+        """Return the blocks of a total, each without its weight.
+
+        Args:
+            total: the sum of the clients' vectors, in the grid's unit, float64 (size,).
+            noise: the standard deviation of the noise in an entry of it.
+        """
         counts, sums, moments = np.split(total, np.cumsum(self._sizes())[:-1])
         return Parts(
             counts=counts / self.counts if self.counts else counts,

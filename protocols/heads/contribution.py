@@ -56,7 +56,14 @@ class Bounding(Ranged):
             )
 
     def bounded(self, features: Floats) -> Floats:
-        """Finite features (n, k) with rows of a norm of at most 1."""
+        """Bound the norm of features.
+
+        Args:
+            features: float64 (n, k), finite.
+
+        Returns:
+            float64 (n, k), with rows of a norm of at most 1.
+        """
         if self.kind == "clip-l2":
             return clipping.clip_l2(features / self.bound, 1.0)
         # Divide by the largest entry first: squares of huge entries overflow, and those of tiny ones vanish.
@@ -66,7 +73,11 @@ class Bounding(Ranged):
         return np.asarray(direction / np.maximum(lengths, 1.0))
 
     def beyond(self, features: Floats) -> int:
-        """The number of records that lie beyond the bound and are scaled down."""
+        """Return the number of records that lie beyond the bound and are scaled down.
+
+        Args:
+            features: float64 (n, k), finite.
+        """
         if self.kind == "unit-l2":
             return 0
         largest = np.abs(features).max(axis=1, initial=0.0)
@@ -76,7 +87,14 @@ class Bounding(Ranged):
         return int(np.sum((largest > self.bound) | (norms > self.bound)))
 
     def integers(self, features: Floats) -> NDArray[np.int64]:
-        """Finite features (n, k) as integers of norm at most UNIT a row."""
+        """Bound features and put them on a grid of step 1 / UNIT.
+
+        Args:
+            features: float64 (n, k), finite.
+
+        Returns:
+            int64 (n, k), with rows of a norm of at most UNIT.
+        """
         return clipping.to_grid(self.bounded(features), 1 / UNIT, UNIT)
 
 

@@ -134,7 +134,7 @@ class Curve:
 
     @cached_property
     def points(self) -> tuple[Floats, Floats]:
-        """Points of the curve: epsilons from 0 to that at a delta of 1e-10, and their deltas, each (m,)."""
+        """float64 (m,) each: epsilons from 0 to that at a delta of 1e-10, and their deltas."""
         epsilons = np.linspace(0.0, min(self.epsilon(1e-10), _LARGEST_EPSILON), _POINTS)
         return epsilons, self.delta(epsilons)
 

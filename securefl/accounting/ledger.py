@@ -284,7 +284,14 @@ class Ledger(Budget[str]):
         return [encode(header, body, permit) for header, body in outbox]
 
     def open(self, release: Release) -> tuple[NDArray[np.generic], bytes]:
-        """Commit one release and return its numbers and its sealed bytes.
+        """Commit one release and return its content, for a training loop that sends bytes by itself.
+
+        Args:
+            release: a release that was reserved with this charge.
+
+        Returns:
+            Its numbers, as the scheme of `[privacy] sum` sealed them, and its sealed bytes. Of an encrypted
+            release the numbers are empty, and of any other one the bytes.
 
         Raises:
             UnaccountedRelease: as for `send`.

@@ -60,7 +60,14 @@ class Population:
         return tuple(k for k in range(self.clients) if k not in self.retired)
 
     def among(self, log_weights: Floats) -> Floats:
-        """Log-weights of all clients, (N,), with -inf for the retired, so that they are never drawn."""
+        """Exclude the retired clients from a draw.
+
+        Args:
+            log_weights: of all clients, (N,).
+
+        Returns:
+            A copy, float64 (N,), with -inf for the retired, which are then never drawn.
+        """
         weights = np.array(log_weights, dtype=np.float64)
         weights[list(self.retired)] = -np.inf
         return weights
@@ -87,7 +94,11 @@ class State:
     memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def remember(self, **arrays: NDArray[Any]) -> State:
-        """A state with these arrays added to its memory. An array of a known name replaces the old one."""
+        """Return a state with these arrays in its memory. This one stays as it is.
+
+        Args:
+            **arrays: of any shape, by name. An array of a known name replaces the old one.
+        """
         return replace(self, memory={**self.memory, **arrays})
 
 
@@ -257,7 +268,15 @@ class ClientFunction:
     that asks with other bounds gets no concealed answer, and the client is not charged."""
 
     def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds | None:
-        """The bounds, whatever was broadcast."""
+        """Return `bounds`, whatever the server sent.
+
+        Args:
+            broadcast: the query's broadcast, float32 (d,). It is not read.
+            public: the query's further arrays, by name. They are not read.
+
+        Returns:
+            The client's own bounds. None if the value answers no linear query.
+        """
         return self.bounds
 
 

@@ -76,6 +76,8 @@ class Plan:
             or 1 and the weights of buffers. Sigma is then `noise_multiplier` times the sensitivity times
             `CorrelatedNoise.column_norm`.
         decays: of the buffers. None if `coefficients` are those of bands.
+        sampling_rate: the chance q with which a query takes a client's own value. Each client draws anew for
+            each release, by its own secret. Zeros stand for the value otherwise. Below 1, noise is central.
         dropout, corrupt: for hidden sums and distributed noise, the largest share of a cohort that falls
             silent (rounded down), and that colludes with the server (rounded up). `corrupt` has no default
             there.
@@ -130,6 +132,7 @@ class Plan:
     separation: int = 1
     coefficients: tuple[float, ...] = (1.0,)
     decays: tuple[float, ...] = ()
+    sampling_rate: float = 1.0
     dropout: float = 0.0
     corrupt: float | None = None
     min_cohort_size: int | None = None
@@ -174,6 +177,11 @@ class Plan:
             raise ConfigError(
                 f"Expected noise as a word and a finite noise_multiplier >= 0, got {self.noise!r} and "
                 f"{self.noise_multiplier}."
+            )
+        if not (isinstance(self.sampling_rate, float | int) and 0 < self.sampling_rate <= 1):
+            raise ConfigError(
+                f"Expected 0 < sampling_rate <= 1, got {self.sampling_rate!r}. Take 1, with which each "
+                "client that is asked takes part."
             )
         noise = CorrelatedNoise(self.coefficients, self.separation, 1, self.decays)
         object.__setattr__(self, "coefficients", noise.coefficients)
@@ -460,4 +468,6 @@ class Plan:
     def words(self) -> dict[str, Any]:
         """Every field by its name, as in digests and files."""
         words = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if self.sampling_rate == 1:  # a plan without draws has the text that it had before there were any
+            del words["sampling_rate"]
         return words | {"weights": dict(self.weights), "max_releases": dict(self.max_releases)}

@@ -280,15 +280,32 @@ class Value:
 
     @staticmethod
     def summed(rows: NDArray[np.floating[Any]], grid: Grid, bound: float) -> Value:
-        """The sum of finite rows (n, d) on a grid, each scaled down to a norm of at most `bound`.
+        """Sum a client's records on a grid, each scaled down to an L2 norm of at most `bound`.
 
-        Raises DataError for rows that are not finite, and ConfigError for a bound outside 1 to 2^31 steps.
+        Each record is rounded by itself, towards zero, so `bound` is the sensitivity of the sum to adding or
+        removing one of them, and no order or division of the records changes the sum.
+
+        Args:
+            rows: finite floats (n, d), a row for each record.
+            grid: the value's grid.
+            bound: the largest norm of a row, in the value's unit.
+
+        Returns:
+            The value, of int64 (d,) integers in grid units.
+
+        Raises:
+            ConfigError: the bound is not from 1 to below 2^31 steps of the grid.
+            DataError: a row is not finite.
         """
         integers = clipping.to_grid(np.asarray(rows, np.float64), grid.step, int(bound / grid.step))
         return Value(integers=integers.sum(0), step=grid.step)
 
     def floats(self) -> NDArray[np.floating[Any]]:
-        """The value in the clear, without noise: integers times their step."""
+        """Return the value in the clear, without noise. It stays on the client's device.
+
+        Returns:
+            Floats (d,): the integers times their step, or `clear` itself if there are none.
+        """
         return self.clear if self.integers is None else self.integers.astype(np.float64) * self.step
 
 
@@ -461,7 +478,16 @@ class CohortQuery:
         return (*(s.spec for s in self.sums), *(e.spec for e in self.per_client))
 
     def total(self, wanted: Sum, integers: NDArray[Any], survivors: Sequence[int]) -> Total:
-        """The answer to one sum, from the grid integers of these survivors."""
+        """Return the answer to one sum.
+
+        Args:
+            wanted: the sum.
+            integers: the opened sum of the survivors' integers, with noise, (d,), in grid units.
+            survivors: the clients whose values are in it.
+
+        Returns:
+            The total in the value's own unit, float64 (d,), with the weight that `Total` states.
+        """
         weight = float(len(survivors))
         if isinstance(self.weights, ByDraws):
             weight = self.weights.whole_weight(survivors, wanted.spec)

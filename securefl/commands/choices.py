@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Callable, Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,12 +48,6 @@ def completing(names: Callable[[], Iterable[str]]) -> Callable[..., list[Complet
 def with_json(words: str = "Print JSON, and nothing else.") -> Callable[[Command], Command]:
     """Add the option `--json`, the argument `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=words)
-
-
-def require_flower() -> None:
-    """Raise ConfigError unless Flower is installed."""
-    if find_spec("flwr") is None:
-        raise ConfigError("Expected Flower, got none installed. Install it: pip install 'securefl[flower]'.")
 
 
 _BOUNDS: Final = {

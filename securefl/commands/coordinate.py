@@ -10,17 +10,19 @@ import shlex
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import distribution
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from securefl.commands.choices import FILE, require_flower, with_json
+from securefl.commands.choices import FILE, with_json
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo
 from securefl.commands.telling import end_stopped, play_and_tell, with_trust
 from securefl.core.errors import ConfigError
+from securefl.core.installed import needing
 from securefl.storage.inputs import kind_word, shown
 
 if TYPE_CHECKING:
@@ -145,7 +147,8 @@ def coordinate(
     if flower is None:
         paths = _paths(names, folder, parties, sockets)
     else:
-        require_flower()
+        with needing("flower", "for --flower"):
+            distribution("flwr")
     study = config.of_folder(folder / STUDY, trusted)
     home = out or Path("runs") / slug(study.study.name)
     _require_run_folder(home)

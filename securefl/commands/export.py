@@ -45,7 +45,7 @@ def export(
     tables. `securefl predict` and `securefl.load` load the file. RUN is not changed. A run whose study names
     code needs --run-code.
 
-    With the ending .onnx the same model is written for ONNX (pip install 'securefl[onnx]'). Its input `x` is
+    With the ending .onnx the same model is written for ONNX (the extra `onnx`). Its input `x` is
     the encoded record, and its metadata have the card.
     """
     with loading("securefl.study.export"):

@@ -114,7 +114,7 @@ def init(
     """
     from securefl.core.messages import client_name
     from securefl.deployment import folder as folders
-    from securefl.deployment.party_setup import PartyStudy
+    from securefl.deployment.party_setup import PartyStudy, in_words
     from securefl.training import single_thread
 
     if (client is not None) + key_holder + server != 1:
@@ -147,8 +147,8 @@ def init(
             echo(unprotected)
         if made.bare:
             echo(f"It enters {content.sessions} session(s) without noise, over all studies (--sessions).")
-    if content.weights is not None:
-        echo(f"It agrees to initial weights of SHA-256 {content.weights[:12]}, and joins no other start.")
+    for name, digest in content.files.items():
+        echo(f"It agrees to the {in_words(name)} of SHA-256 {digest[:12]}, and joins no session with others.")
     echo(f"Its counter is {content.counter}: keep it out of the folder's backups.")
     if not content.roster:
         echo(f"Next: securefl party enrol {folder}")

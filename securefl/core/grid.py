@@ -97,7 +97,14 @@ class Grid:
         return numbers
 
     def clipped(self, values: Floats) -> Floats:
-        """Return values (d,) of the same type, with those beyond +-`bound` moved to it. nan stays."""
+        """Move entries beyond +-`bound` to it.
+
+        Args:
+            values: floats (d,).
+
+        Returns:
+            Floats (d,) of the same type, within the bound also after rounding to that type. nan stays.
+        """
         most = _at_most(self.bound, values.dtype)
         return np.clip(values, -most, most)
 

@@ -1,14 +1,19 @@
-"""Installed distributions: what they add to this package, and their versions."""
+"""Installed distributions: what they add to this package, their versions, and the extras of this one."""
 
 from __future__ import annotations
 
 import platform
+import re
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib import metadata
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from typing import Any, Final
+
+from securefl.core.errors import ConfigError
 
 _VERSIONED: Final = (
     *("securefl", "numpy", "torch", "tenseal"),
@@ -36,6 +41,34 @@ def _all(path: tuple[str, ...]) -> Any:
     """All groups."""
     # `EntryPoints` from Python 3.12 on, and before it a class of its own; both have `select`.
     return metadata.entry_points()
+
+
+@contextmanager
+def needing(extra: str, work: str) -> Iterator[None]:
+    """A block that imports packages of one of this package's extras.
+
+    The remedy names the packages. So it holds in a checkout and from a wheel:
+    no index needs to have securefl.
+
+    Args:
+        extra: the extra's name in pyproject.toml.
+        work: what needs them, such as "to read Parquet".
+
+    Raises:
+        ConfigError: one of them is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        packages = [
+            line.partition(";")[0].strip()
+            for line in metadata.requires("securefl") or ()
+            if re.search(rf"""extra == ['"]{extra}['"]$""", line)
+        ]
+        raise ConfigError(
+            f"Expected the packages of the extra {extra} {work}, got: {error}. Install them: "
+            f"pip install {shlex.join(packages)}"
+        ) from None
 
 
 def versions() -> dict[str, str]:

@@ -127,7 +127,11 @@ class LinearBounds:
         return sum(run.count for run in self.clear)
 
     def holds_clear(self, values: Floats) -> bool:
-        """Whether `values` is (c,) and each entry lies in its range. False if an entry is nan."""
+        """Whether each entry in plaintext lies in its range.
+
+        Args:
+            values: the entries, (c,). Those of another shape do not, and none that is nan does.
+        """
         if values.shape != (self.clear_length,):
             return False
         low = np.repeat([run.low for run in self.clear], [run.count for run in self.clear])
@@ -136,10 +140,15 @@ class LinearBounds:
         return bool(((values >= low) & (values <= high)).all())
 
     def require_hidden(self, values: Floats) -> None:
-        """Raise DataError unless `values` is (h,) with a norm of at most `norm`, so also if an entry is nan.
+        """Check a vector before it is concealed.
 
-        Every cipher calls it before it conceals a vector: flooding noise and the room of the ring are sized
-        by this norm.
+        Every cipher calls this: flooding noise and the room of the ring are sized by the norm.
+
+        Args:
+            values: the entries that travel concealed, (h,).
+
+        Raises:
+            DataError: the shape is another one, the norm is above `norm`, or an entry is nan.
         """
         norm = float(np.linalg.norm(values))
         # `<=` is false for nan. The factor 1 + 1e-9 allows for rounding.

@@ -115,11 +115,18 @@ class Dataset:
 
     @property
     def usable(self) -> NDArray[np.bool_]:
-        """A mask (n,) of the records that are finite and have a known label. The others count as zero."""
+        """bool (n,): which records are finite and have a known label. The others count as zero."""
         return finite_rows(self.x) & labelled(self.y, self.task, self.classes)
 
     def take(self, index: NDArray[np.integer[Any]] | slice) -> Dataset:
-        """The records at `index`, in that order, with their targets and groups."""
+        """Return some of the records, in this order, with their targets and groups.
+
+        Args:
+            index: the records' places, integers (m,), or a slice.
+
+        Raises:
+            IndexError: a place is not within the data set (numpy raises it).
+        """
         groups = None if self.groups is None else self.groups[index]
         return replace(self, x=self.x[index], y=self.y[index], groups=groups)
 

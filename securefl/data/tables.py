@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.installed import needing
 from securefl.data.columns import UNREADABLE, CommaText
 from securefl.data.digests import PINNED
 from securefl.data.layout import Arrays, Dialect
@@ -243,13 +244,8 @@ def _each_line(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
 
 
 def _parquet(path: Path, lenient: bool) -> pd.DataFrame:
-    try:
+    with needing("parquet", f"to read {path}"):
         from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise ConfigError(
-            f"Expected the package pyarrow to read {path}, got none. Install it with: pip install "
-            "'securefl[parquet]'"
-        ) from None
     try:
         with parquet.ParquetFile(path) as file:
             _require_columns(path, file.metadata.num_columns)

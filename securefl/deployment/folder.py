@@ -28,7 +28,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.deployment import keys, plan_file
 from securefl.deployment.files import Count, Files, held
 from securefl.deployment.party import PartySession
-from securefl.deployment.party_setup import OwnData, PartyStudy, data_of, require_agreed, weights_of
+from securefl.deployment.party_setup import OwnData, PartyStudy, data_of, files_of, require_agreed
 from securefl.deployment.pinning import note_keys, pinned_of
 from securefl.deployment.plan_file import USUAL_SESSIONS, HolderTerms, PlanFile
 from securefl.deployment.roster import PinnedRoster
@@ -204,7 +204,7 @@ def _content(made: PartyStudy, part: PartyOptions, counter: Path, sessions: int)
         plan=made.plan,
         clients=made.world.problem.clients,
         records="" if part.records is None else str(part.records.absolute()),
-        weights=weights_of(made.world),
+        files=files_of(made.world),
         sessions=sessions if part.sessions is None else part.sessions,
     )
 

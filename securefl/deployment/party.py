@@ -256,7 +256,7 @@ class PartySession:
 
 
 def _digests(roster: bytes, work: bytes) -> Mapping[str, str]:
-    return {"roster": roster.hex(), "study (its text, arm, seed or initial weights)": work.hex()}
+    return {"roster": roster.hex(), "study (its text, arm, seed, initial weights or own code)": work.hex()}
 
 
 # A turn -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,20 +46,32 @@ from securefl.training.task import Problem
 
 
 def work_of(study: Study, arm: Arm, world: World) -> bytes:
-    """Digest of a study's text, an arm, a seed and the initial weights that the study names, 32 bytes.
+    """Digest of a study's text, an arm, a seed and the files of `files_of`, 32 bytes.
 
     Parties with equal digests run the same code from the same start.
     """
-    start = weights_of(world)
-    parts = (study.text, arm.name, str(world.seed), *([] if start is None else [start]))
+    files = sorted(files_of(world).items())
+    parts = (study.text, arm.name, str(world.seed), *(f"{name} {digest}" for name, digest in files))
     # Each part has a digest of its own, so that no two lists of parts give the same bytes.
     inner = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
     return hashlib.sha256(prefix("work") + inner).digest()
 
 
-def weights_of(world: World) -> str | None:
-    """Digest of the file of initial weights that the study names, in hex; None without one."""
-    return world.marks.bound.get("weights")
+def files_of(world: World) -> dict[str, str]:
+    """Digests in hex of the initial `weights` and of the code of its own that the study names, by name.
+
+    Of code, it is that of the file that the study names, and not of modules that the file imports.
+    """
+    bound = world.marks.bound
+    return {name: bound[name] for name in bound if name == "weights" or name.endswith(_CODE)}
+
+
+def in_words(name: str) -> str:
+    """A file of `files_of` in words."""
+    return "initial weights" if name == "weights" else f"code of the {name.removesuffix(_CODE)}"
+
+
+_CODE: Final = "_code"
 
 
 @dataclass(frozen=True)
@@ -147,13 +159,15 @@ class PartyStudy:
 
 
 def require_agreed(content: PlanFile, plan: Plan, world: World) -> None:
-    """Raises ConfigError unless a study still gives the plan and start that the party's owner agreed to."""
-    if (found := weights_of(world)) != content.weights:
-        agreed, got = (f"SHA-256 {own[:12]}" if own else "none" for own in (content.weights, found))
-        raise ConfigError(
-            f"Expected the initial weights of party.toml, {agreed}, got {got}: the file was changed. Bring "
-            "it back, or agree to the study again: securefl party init --again."
-        )
+    """Raises ConfigError unless a study still gives the plan and files that the party's owner agreed to."""
+    found = files_of(world)
+    for name in sorted({*found, *content.files}):
+        if (own := found.get(name)) != (before := content.files.get(name)):
+            agreed, got = (f"SHA-256 {digest[:12]}" if digest else "none" for digest in (before, own))
+            raise ConfigError(
+                f"Expected the {in_words(name)} of party.toml, {agreed}, got {got}: the file was changed. "
+                "Bring it back, or agree to the study again: securefl party init --again."
+            )
     if plan == content.plan:
         return
     others = [name for name, own in plan.words().items() if own != content.plan.words()[name]]

@@ -6,8 +6,8 @@ arm, seed                   of the study beside it, `study.toml`
 roster                      digest of the pinned roster; empty before one is pinned
 counter                     the folder of the ledger's counter, outside this folder
 records                     a file of own records (.npz with x and y); empty for those of the study
-weights                     digest of the file of initial weights that the study names; left out without one
 sessions                    how many sessions without noise the owner agreed to, over all studies
+[files]                     digests of the initial weights and of the study's own code, by name
 [terms]                     `unit`, `adjacency`, `delta`, `budget`, `adversaries` of the party's one ledger
 [plan]                      all parameters of the session's privacy guarantee, from the study
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -120,7 +120,7 @@ class PlanFile:
     clients: int
     roster: str = ""
     records: str = ""
-    weights: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
     sessions: int = USUAL_SESSIONS
 
     def __post_init__(self) -> None:
@@ -134,9 +134,9 @@ class PlanFile:
         from securefl.mechanisms.registry import require_mechanism
 
         require_mechanism(self.plan)
-        for what, digest in (("a roster's", self.roster), ("the weights'", self.weights)):
+        for what, digest in {"a roster": self.roster, **self.files}.items():
             if digest and not re.fullmatch(r"[0-9a-f]{64}", digest):
-                raise ValueError(f"Expected {what} digest of 64 hexadecimal digits, got {digest[:80]!r}.")
+                raise ValueError(f"Expected a digest of {what}, 64 hexadecimal digits, got {digest[:80]!r}.")
 
     def words(self) -> dict[str, Any]:
         """Every field by its key in the file."""

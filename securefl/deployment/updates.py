@@ -184,10 +184,21 @@ class Updates:
         return Mean(update=mean[:own], metrics=metrics, examples=examples)
 
     def vector(self, plan: Plan, name: str, found: Computed, broadcast: Floats) -> Floats:
-        """The vector that a client contributes for an app's result, before it is clipped to a bound.
+        """Return the vector that a client contributes for an app's result, before it is clipped to a bound.
 
-        Raises DataError, in words for the client's owner, if the result has another layout, values that are
-        not finite, or a weight that the terms do not declare.
+        Args:
+            plan: the session's plan.
+            name: UPDATE or EVALUATION.
+            found: the app's result.
+            broadcast: the model that was sent, float64 (d,). An update is the trained model less this one.
+
+        Returns:
+            float64 (size,), see `size`: the update, the metrics, and the weight if clients weigh by counts.
+            The weight multiplies what stands before it.
+
+        Raises:
+            DataError: in words for the client's owner, if the result has another layout, values that are not
+                finite, or a weight that the terms do not declare.
         """
         train = name == UPDATE
         own = found.values - broadcast if train and found.values.shape == broadcast.shape else found.values
@@ -209,7 +220,16 @@ class Updates:
         return np.concatenate([vector * weight, [weight]])
 
     def beyond(self, plan: Plan, name: str, vector: Floats) -> str:
-        """What is beyond the grid and what to do, for the party's owner alone. Empty if nothing is."""
+        """Tell the party's owner, and nobody else, which value is beyond the grid, and what to do.
+
+        Args:
+            plan: the session's plan.
+            name: UPDATE or EVALUATION.
+            vector: as `vector` returns it, float64 (size,).
+
+        Returns:
+            A sentence. Empty if no value is beyond the grid, or if values are clipped to a bound.
+        """
         beyond = np.flatnonzero(np.abs(vector) > GRID.bound)
         if self.bound(name) is not None or not len(beyond):
             return ""

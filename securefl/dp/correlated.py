@@ -159,11 +159,25 @@ class CorrelatedNoise:
         return sqrt(self.max_participations) * self.column_norm
 
     def column(self, rows: int) -> Floats:
-        """The first column of C, c: float64 (rows,)."""
+        """Return the first column of C, the encoder.
+
+        Args:
+            rows: the number of rows of C, from 1.
+
+        Returns:
+            c, float64 (rows,). c_0 is 1.
+        """
         return _column(self.coefficients, self.decays, rows)
 
     def inverse(self, rows: int) -> Floats:
-        """The first column of C^-1, d: float64 (rows,)."""
+        """Return the first column of C^-1. The noise n_t is the sum of d_j z_{t-j} over j from 0 to t - 1.
+
+        Args:
+            rows: the number of rows of C, from 1.
+
+        Returns:
+            d, float64 (rows,). d_0 is 1.
+        """
         return _inverse(self.column(rows))
 
     def error(self, rounds: int) -> float:

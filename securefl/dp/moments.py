@@ -127,7 +127,15 @@ class Moments:
         return sqrt(6) if adjacency == "replace-one" else sqrt(2 * _UNIT**2 + _COUNT**2) * STEP
 
     def sums(self, outputs: Floats) -> Integers:
-        """The summed integer vectors, int64 (2 q + 1,), of records (n, q), without non-finite ones."""
+        """Sum the vectors of a client's records.
+
+        Args:
+            outputs: float64 (n, q). A record with a non-finite entry is left out.
+
+        Returns:
+            int64 (2 q + 1,), in units of STEP: the count, the means and the squares. One record moves them
+            by at most `sensitivity`.
+        """
         x = outputs[clipping.finite(outputs)]
         # Clip before dividing: a bound below 1 would make a huge record infinite.
         means = clipping.to_grid(clipping.clip_l2(x, self.bound) / self.bound, STEP, _UNIT)
@@ -137,7 +145,15 @@ class Moments:
         return _summed(_counted(len(x)), means, variances)
 
     def profile(self, sums: Floats, *, floor: float = 1e-6) -> MeanVariance:
-        """The profile in noised sums (times STEP). Variances are at least `floor`, the count at least 1."""
+        """Return the profile in noised sums.
+
+        Args:
+            sums: finite sums of all clients with noise, times STEP, float64 (2 q + 1,).
+            floor: the least variance. Noise can make a variance negative.
+
+        Returns:
+            Mean and variance, (q,) each. The count is at least 1.
+        """
         # Noise can make the count or a variance negative, and callers divide by both and take roots.
         q = len(sums) // 2
         count = max(sums[0] / WEIGHT, 1.0)
@@ -173,13 +189,25 @@ class Losses:
         return sqrt(_UNIT**2 + _COUNT**2) * STEP
 
     def sums(self, losses: Floats) -> Integers:
-        """The summed integer vectors, int64 (2,), of the losses (n,). Non-finite losses are left out."""
+        """Sum the vectors of a client's losses.
+
+        Args:
+            losses: float64 (n,). Those that are not finite are left out.
+
+        Returns:
+            int64 (2,), in units of STEP: the count and the losses over B. One record moves them by at most
+            `sensitivity`.
+        """
         x = losses[np.isfinite(losses)]
         clipped = np.trunc(np.clip(x / self.bound, 0, 1) * _UNIT).astype(np.int64)
         return _summed(_counted(len(x)), clipped[:, None])
 
     def mean(self, sums: Floats) -> float:
-        """The mean loss in noised sums (times STEP), within [0, B]."""
+        """Return the mean loss in noised sums, within [0, B].
+
+        Args:
+            sums: sums of all clients with noise, times STEP, float64 (2,).
+        """
         return float(np.clip(sums[1] * self.bound / max(sums[0] / WEIGHT, 1.0), 0, self.bound))
 
 

@@ -83,11 +83,31 @@ class Source(Guarded):
         return Source(self._given or self._stream.key)
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """`count` uniform 64-bit words, uint64 (count,)."""
+        """Draw uniform words.
+
+        Args:
+            count: how many, from 0.
+
+        Returns:
+            uint64 (count,), the next words of the ChaCha20 stream. It is read-only.
+
+        Raises:
+            LocalProtocolError: as for the class.
+        """
         stream = self._stream
         with stream.lock:
             return np.frombuffer(stream.words.update(bytes(8 * count)), dtype="<u8")
 
     def normal(self, count: int) -> NDArray[np.float64]:
-        """`count` standard normal variates, float64 (count,)."""
+        """Draw standard normal variates. They are to be rounded before a party sees them: see the class.
+
+        Args:
+            count: how many, from 0.
+
+        Returns:
+            float64 (count,).
+
+        Raises:
+            LocalProtocolError: as for the class.
+        """
         return normals(count, self.words)

@@ -1,4 +1,4 @@
-"""Secure aggregation over Flower. Only this room imports flwr (`pip install 'securefl[flower]'`).
+"""Secure aggregation over Flower. Only this room imports flwr (the extra `flower`).
 
 exchange          the server's side: `exchange({party: request}) -> {party: reply}` over a Grid, the node of
                   each party, and a node's relay between a Flower message and its party

@@ -52,15 +52,9 @@ Flwr = Callable[..., Mapping[str, Any]]
 
 def flwr(*words: str) -> Mapping[str, Any]:
     """Run `flwr` with these words. Returns the JSON that it prints. Raises ConfigError if it fails."""
-    beside = Path(sys.executable).parent / "flwr"
-    command = str(beside) if beside.exists() else shutil.which("flwr")
-    if command is None:
-        raise ConfigError(
-            "Expected Flower's command flwr, got none. Install it: pip install 'securefl[flower]'."
-        )
     try:
         done = subprocess.run(
-            [command, *words, "--format", "json"],
+            [sys.executable, "-P", "-m", "flwr.cli.app", *words, "--format", "json"],
             env={**_OFFLINE, **os.environ},
             stdin=subprocess.DEVNULL,
             capture_output=True,

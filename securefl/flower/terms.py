@@ -149,6 +149,8 @@ def _whole(table: dict[str, Any]) -> dict[str, Any]:
 
 def _hint(key: str, known: Sequence[str]) -> str:
     """The nearest valid key. A plan's key outside its table is named in it."""
+    if key == "bound_quantile":
+        return " (no strategy moves a bound from round to round: leave it out, and `update_bound` stays)"
     plan = [own.name for own in fields(Plan)]
     return f" (did you mean `{_PLAN}.{key}`?)" if key in plan else near(key, known)
 

@@ -78,7 +78,17 @@ class Anchor:
             raise DataError(f"Expected scales above 0, got {int(np.sum(self.scale <= 0))} that are not.")
 
     def apply(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Outputs of records, (n, q), in standard deviations of the anchor. DataError for another q."""
+        """Map outputs of records to standard deviations of the anchor.
+
+        Args:
+            outputs: float64 (n, q).
+
+        Returns:
+            float64 (n, q).
+
+        Raises:
+            DataError: outputs of another shape.
+        """
         if outputs.ndim != 2 or outputs.shape[1] != len(self.centre):
             raise DataError(f"Expected outputs of {len(self.centre)} elements, got shape {outputs.shape}.")
         return np.asarray((outputs - self.centre) / self.scale)

@@ -71,6 +71,11 @@ class Protection:
         """Whether noise is added to the value."""
         return self.mechanism.noised
 
+    @property
+    def sampling_rate(self) -> float:
+        """The chance that a client's draw for a release lets its own value into it, in place of zeros."""
+        return self.plan.sampling_rate if self.mechanism.total_by == SERVER else 1.0
+
     def charge(self, *, trained: bool = True) -> Charge:
         """The charge of one release.
 

@@ -7,13 +7,14 @@ this file has the proofs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, sqrt
 from typing import ClassVar, Final
 
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
+from securefl.accounting.events import steps_event
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.release import KEY_HOLDER, SERVER, Charge
@@ -152,13 +153,27 @@ class Mechanism:
         return Headroom(share=None) if self._by_each_client else Headroom()
 
     def client_noise(self, size: int, source: Source) -> Integers | None:
-        """The noise that one client adds to `size` grid integers: int64 (size,). None if it adds nothing."""
+        """Draw the noise that one client adds to its value.
+
+        Args:
+            size: the number of the value's grid integers.
+            source: the client's own randomness.
+
+        Returns:
+            int64 (size,), in grid units. None if a client adds no noise.
+        """
         return rounded(size, self.sigma, source) if self._by_each_client else None
 
     def total_noise(self, party: str, size: int, source: Source) -> Integers | None:
-        """This party's independent noise on a total of `size` grid integers: int64 (size,).
+        """Draw the independent noise that a party adds to a total. `totals.row_noise` draws correlated noise.
 
-        None if the party, server or key holder, adds nothing. (`totals.row_noise` draws correlated noise.)
+        Args:
+            party: the server or the key holder, who draws.
+            size: the number of the total's grid integers.
+            source: the party's own randomness.
+
+        Returns:
+            int64 (size,), in grid units. None if this party adds no noise.
         """
         return rounded(size, self.sigma, source) if party == self.total_by else None
 
@@ -215,11 +230,23 @@ class Central(Mechanism):
     legend: ClassVar[str] = "noise by the server"
     total_by: ClassVar[str | None] = SERVER
 
+    def charge(self) -> Charge | None:
+        own = super().charge()
+        if own is None or self.plan.sampling_rate == 1:
+            return own
+        # Nobody but the client and the server learns of a draw, and no draw depends on another.
+        return replace(own, others=steps_event(self.plan.sampling_rate, self.plan.noise_multiplier, 1))
+
+    def deviation(self, contributions: int) -> float:
+        return super().deviation(contributions) / self.plan.sampling_rate
+
     def learns(self, party: str) -> str:
         if party != SERVER:
             return ""
+        drawn = ", and which clients' own draws let them take part" if self.plan.sampling_rate < 1 else ""
         return (
             f" (trusted to sum them and add the noise{self._over_rounds} before another party sees the sum)"
+            f"{drawn}"
         )
 
 

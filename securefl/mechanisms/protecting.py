@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -60,6 +61,7 @@ def protect(
         - A sum that the plan hides leaves as concealed integers of its grid, or not at all.
         - A number that the plan hides leaves concealed, or not at all.
         - With a `secret`, the same place gives the same noise, and another place gives independent noise.
+        - Under a `sampling_rate` below 1, a draw decides whether the value or zeros are sent (`takes_part`).
         - With a `secret`, two contents of one place have two fingerprints if they are noised or their sum is
           hidden. The ledger then sends only one of them.
 
@@ -93,8 +95,11 @@ def protect(
     charge = protection.charge(trained=trained)
     form: Form = "sparse" if protection.sparse else "open"
     sealed = b""
-    source = Source(None if secret is None else derived(secret, b"noise" + _place(key)))
+    source = _source(b"noise", key, secret)
     _require_grid(mechanism, spec, value)
+    if not takes_part(protection, key, secret):
+        assert value.integers is not None, "`_require_grid` refuses floats"
+        value = replace(value, integers=np.zeros_like(value.integers))
     if spec.reduction == "sum":
         sent = numbers = _summand(mechanism, spec, value, weight, source, must_answer)
         if plan.hidden:
@@ -125,6 +130,17 @@ def protect(
         _sealed=sealed,
         content=_content(protection, secret, key, sent),
     )
+
+
+def takes_part(protection: Protection, key: ReleaseKey, secret: SecretKey | None) -> bool:
+    """Whether the client's draw for this release lets its own value into it. Otherwise it sends zeros.
+
+    It does with a probability of `Protection.sampling_rate`, rounded down to 64 bits. Like noise, the draw
+    follows from the `secret`: a release that is made again has the same one, and another release its own.
+    """
+    if (rate := protection.sampling_rate) == 1:
+        return True
+    return int(_source(b"sampling", key, secret).words(1)[0]) < int(rate * 2**64)
 
 
 def is_cut(protection: Protection, value: Value, weight: float, *, must_answer: bool) -> bool:
@@ -224,6 +240,10 @@ def _unconcealed(spec: ValueSpec) -> LocalProtocolError:
     return LocalProtocolError(
         f"Expected a function that conceals {spec.name!r}, as the plan says, got none: it is not sent."
     )
+
+
+def _source(what: bytes, key: ReleaseKey, secret: SecretKey | None) -> Source:
+    return Source(None if secret is None else derived(secret, what + _place(key)))
 
 
 def _place(key: ReleaseKey) -> bytes:

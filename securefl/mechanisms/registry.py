@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-from securefl.algorithm.plan import NO_NOISE, Plan
+from securefl.algorithm.plan import CLEAR, NO_NOISE, Plan
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
-from securefl.core.release import KEY_HOLDER
+from securefl.core.release import KEY_HOLDER, OTHERS
 from securefl.mechanisms.distributed import Distributed
 from securefl.mechanisms.mechanism import (
     KEY_HOLDER_ADDS,
@@ -97,9 +97,55 @@ def require_mechanism(plan: Plan) -> Kind | None:
             "earlier cohorts drew theirs. Take bands = 1 (in a plan: coefficients = (1.0,)), or noise = "
             '"central" or "key-holder".'
         )
+    if plan.sampling_rate < 1:
+        _require_amplifying(plan)
     if kind.total_by == KEY_HOLDER and plan.sum != KEY_HOLDER_ADDS:
         raise ConfigError(
             f'Expected sum = "{KEY_HOLDER_ADDS}" with noise = "{plan.noise}", got {plan.sum!r}: only in that '
             "sum does the key holder compute a number that it can add noise to."
         )
     return kind
+
+
+def _require_amplifying(plan: Plan) -> None:
+    """Raises ConfigError for draws of clients that hide nothing from an adversary, or without a proven event.
+
+    PROOF.md has the reasons in full.
+    """
+    for holds, expected, got, why in (
+        (
+            plan.noise == Central.word,
+            f'noise = "{Central.word}"',
+            plan.noise,
+            "the server must be trusted with the draws, since it sees who trains and who sends zeros",
+        ),
+        (
+            plan.adversaries == (OTHERS,),
+            f'adversaries = ["{OTHERS}"]',
+            list(plan.adversaries),
+            "the draws are secret from others alone",
+        ),
+        (
+            plan.sum == CLEAR,
+            f'sum = "{CLEAR}"',
+            plan.sum,
+            "a hidden sum hides a client among contributions, most of which would be zeros",
+        ),
+        (
+            (plan.unit, plan.adjacency) == ("client", "zero-out"),
+            'unit = "client" and adjacency = "zero-out"',
+            f"{plan.unit} and {plan.adjacency}",
+            "zeros stand for the value of a client that does not take part, and no other neighbour is zeros",
+        ),
+        (
+            len(plan.coefficients) == 1,
+            "bands = 1 (in a plan: coefficients = (1.0,))",
+            f"noise of {len(plan.coefficients)} coefficients",
+            "correlated noise has no event that composes draw by draw",
+        ),
+    ):
+        if not holds:
+            raise ConfigError(
+                f"Expected {expected} with a `sampling_rate` of {plan.sampling_rate:g}, got {got}: {why}. "
+                "Set that, or leave `sampling_rate` out."
+            )

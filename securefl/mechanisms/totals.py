@@ -33,13 +33,16 @@ def with_noise(
         return answers
     totals = dict(answers.totals)
     for wanted in ask.sums:
-        mechanism, total = Protection(plan, wanted.spec).mechanism, totals[wanted.spec.name]
+        own, total = Protection(plan, wanted.spec), totals[wanted.spec.name]
+        mechanism = own.mechanism
         if mechanism.total_by != SERVER:
             continue
         drawn = _drawn(record, mechanism, wanted, total, header)
         if drawn is None:
             return None
-        totals[wanted.spec.name] = replace(total, value=total.value + drawn * wanted.spec.grid.step)
+        noised = total.value + drawn * wanted.spec.grid.step
+        # Of the clients' values only a part was drawn. Their expected number is public; how many were is not.
+        totals[wanted.spec.name] = replace(total, value=noised / own.sampling_rate)
     return replace(answers, totals=totals)
 
 

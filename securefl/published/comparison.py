@@ -376,7 +376,7 @@ def write(folder: Path, command: str, table: Table, metrics: Mapping[str, pd.Dat
         *(f"difference: {difference}" for difference in differences(table)),
         *(f"claim: {claim}" for claim in claims(table, figures)),
     ]
-    write_csv(folder / CSV, found.round(5), [*about, *said])
+    write_csv(folder / CSV, found.round(9), [*about, *said])
     write_csv(folder / TRACES, traces(table, metrics), about)
     return figures
 

@@ -1,9 +1,10 @@
 """Pictures of a table's runs beside its published figures: accuracy over what the table counts.
 
-There is a picture for each measure that counts, such as rounds or Wh, and in it a panel for each part. It has
-the mean of each system over its seeds (`plots.lines`). No number is read from a paper's own curves, which are
-pictures. What the paper prints is drawn beside: the best accuracy at the right of the panel, and below it
-what each system needed to reach its target. These have bars of a standard deviation, as papers print it.
+There is a picture for each measure that counts, such as rounds or Wh, or else one over rounds, and in it a
+panel for each part. It has the mean of each system over its seeds (`plots.lines`). No number is read from a
+paper's own curves, which are pictures. What the paper prints is drawn beside: the best accuracy at the right
+of the panel, and below it what each system needed to reach its target. These have bars of a standard
+deviation, as papers print it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def write(folder: Path, table: Table, metrics: Mapping[str, pd.DataFrame], found
 def pictures(
     table: Table, metrics: Mapping[str, pd.DataFrame], found: pd.DataFrame
 ) -> dict[Measure, Picture]:
-    """A picture for each measure of the table that counts.
+    """A picture for each measure of the table that counts; over rounds if none does.
 
     Args:
         table: the published table.
@@ -61,7 +62,7 @@ def pictures(
         Nothing.
     """
     counted = [one for one in table.measures if one.counts and one.target is None]
-    return {measure: _picture(table, measure, metrics, found) for measure in counted}
+    return {measure: _picture(table, measure, metrics, found) for measure in counted or (Measure.ROUNDS,)}
 
 
 def from_file(table: Table, kept: pd.DataFrame, found: pd.DataFrame) -> Picture:
@@ -134,6 +135,10 @@ def _draw(
     above.set_title(f"{part.name}\n{seeds_words(own)}".strip(), fontsize=9, loc="left")
     if not style.far_apart(above, ends):
         above.set_xlim(left=0)
+    if needed.empty:
+        below.remove()
+        above.set_xlabel(str(measure))
+        return
     above.tick_params(labelbottom=False)
     below.grid(visible=False)
     below.set_yticks(range(len(part.rows)), [row.label for row in part.rows], fontsize=8)

@@ -145,6 +145,20 @@ def draw_floor(axes: Axes, data: pd.DataFrame) -> None:
         axes.axhline(height, color="#8a8a8a", linestyle=":", linewidth=1.4, zorder=0, label=FLOOR)
 
 
+def bounds(metrics: pd.DataFrame, *, looks: Mapping[str, Look], column: str) -> Figure:
+    """The bound of updates after each round, one line per arm of which it adapts (see `lines`).
+
+    column: of the metrics, beside arm, round and seed; nan for arms without one. Raises nothing.
+    """
+    figure, [axes] = panels_of(1, height=3.2)
+    lines(axes, metrics, looks, y=column, least=0.0)
+    axes.set_xlabel("round")
+    whole_numbers(axes.xaxis)
+    axes.set_ylabel("bound of updates (L2 norm)")
+    legend(figure)
+    return figure
+
+
 def bytes_and_time(
     metrics: pd.DataFrame,
     *,

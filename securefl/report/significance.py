@@ -48,13 +48,19 @@ def with_interval(values: Sequence[float]) -> str:
     return number_text(mean, 3) + ("" if math.isnan(half) else f" ± {number_text(half, 3)}")
 
 
+def _differences(gaps: ArrayLike) -> np.ndarray:
+    """The gaps that are not 0, over the largest. Those that differ by rounding alone are tied."""
+    known = np.asarray(gaps, dtype=np.float64)
+    known = known[known != 0]
+    return np.round(known / np.abs(known).max(initial=0.0), 6)
+
+
 def signed_rank(gaps: ArrayLike) -> float:
     """Two-sided p of Wilcoxon's signed-rank test over pairs. gaps: the difference of each seed's pair.
 
     Pairs without a difference are left out. If fewer than two pairs remain, p is 1.
     """
-    differences = np.asarray(gaps, dtype=np.float64)
-    differences = differences[differences != 0]
+    differences = _differences(gaps)
     if len(differences) < 2:
         return 1.0
     from scipy.stats import PermutationMethod, wilcoxon  # late: it takes longer to load than all else here
@@ -70,8 +76,7 @@ def rank_biserial(gaps: ArrayLike) -> float:
     It is the difference of the two sums of ranks over their sum. Pairs without a difference are left out. If
     fewer than two remain, it is nan: of one pair it is always 1 or -1.
     """
-    differences = np.asarray(gaps, dtype=np.float64)
-    differences = differences[differences != 0]
+    differences = _differences(gaps)
     if len(differences) < 2:
         return math.nan
     from scipy.stats import rankdata  # late, as above

@@ -23,6 +23,7 @@ from securefl.sums.registry import scheme_of
 from securefl.training.audits import keeps_apart
 from securefl.training.devices import Hardware
 from securefl.training.kept_norms import KeptNorms
+from securefl.training.models import ModelConfig
 from securefl.training.task import Problem
 
 
@@ -116,25 +117,34 @@ def built(arm: Arm, problem: Problem) -> Algorithm:
 def compositions(study: Study, world: World) -> dict[str, tuple[Algorithm, Plan]]:
     """The algorithm and plan of every arm, by its name.
 
-    Raises ConfigError with the mistakes of all arms, and for a name in `non_private` that no arm contributes.
+    Raises ConfigError with the mistakes of all arms, and those of `_check_used`.
     """
     made, mistakes = dict[str, tuple[Algorithm, Plan]](), Mistakes()
     for arm in study.arms:
         with mistakes.noted():
             made[arm.name] = composition(study, arm, world)
     with mistakes.noted(), placed(study, "[privacy]"):
-        _check_names(study, [made[arm.name][0] if arm.name in made else arm for arm in study.arms], world)
+        _check_used(study, [made[arm.name][0] if arm.name in made else arm for arm in study.arms], world)
     mistakes.require_none()
     return made
 
 
-def _check_names(study: Study, arms: Sequence[Algorithm | Arm], world: World) -> None:
-    """Raises ConfigError for a name in `non_private` that no arm sends. arms: as they are, if refused."""
+def _check_used(study: Study, arms: Sequence[Algorithm | Arm], world: World) -> None:
+    """Raises ConfigError for what no arm uses: `dropout` and `augment` if none trains, and a name in
+    `non_private` that none sends. arms: as they are, if refused."""
     try:
-        sent = [specs_of(built(own, world.problem) if isinstance(own, Arm) else own) for own in arms]
+        made = [built(own, world.problem) if isinstance(own, Arm) else own for own in arms]
     except ConfigError:  # an arm with an error of its own, which is noted: what it would send is not known
         return
-    names = sorted({spec.name for specs in sent for spec in specs})
+    sent = [spec for own in made for spec in specs_of(own)]
+    trains = any(spec.depends_on == "trained-state" or spec.training is not None for spec in sent)
+    if isinstance(model := study.model, ModelConfig) and model.draws and not trains:
+        draws = " and ".join(f"`{key}`" for key in ("dropout", "augment") if getattr(model, key))
+        raise ConfigError(
+            f"[model] Expected no {draws} where no arm trains the model, got it: training alone draws. "
+            "Leave it out, or add an arm that trains, such as fedavg."
+        )
+    names = sorted({spec.name for spec in sent})
     if unknown := [name for name in study.privacy.non_private if name not in names]:
         raise ConfigError(
             f"Expected non_private among {', '.join(names)}, which the arms send, got {unknown[0]!r}"

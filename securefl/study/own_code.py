@@ -564,9 +564,12 @@ def _network(study: Study) -> tuple[Network, CodePlace | None]:
 
 def _marks(network: Network, place: CodePlace | None, source: str) -> Digests:
     sentence = outside(network.about, source)
+    bound = {"features": hashlib.sha256(network.name.encode()).hexdigest()}
     words = {"features": network.about or network.name}
+    if place is not None:
+        bound["features_code"], words["code of the features"] = place.sha256, str(place)
     return Digests(
-        bound={"features": hashlib.sha256(network.name.encode()).hexdigest()},
-        words=words if place is None else {**words, "code of the features": str(place)},
+        bound=bound,
+        words=words,
         outside=(sentence,) if sentence else (),
     )

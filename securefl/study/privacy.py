@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, fields
 from math import inf, isfinite
 from typing import Annotated, Any, Final, Literal
 
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, GaussianDpEvent
 
+from securefl.accounting.events import steps_event
 from securefl.accounting.store import require_delta
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
-from securefl.core.ranges import Count, Known, Range, Ranged, refused
+from securefl.core.ranges import Count, Fraction, Known, Range, Ranged, refused
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.dp.calibration import check_training, multiplier_beside, shared_training_noise, sigma
 from securefl.dp.correlated import CorrelatedNoise
@@ -168,6 +169,9 @@ class PrivacySection(Ranged):
         bands: over how many rounds the noise of these sums is correlated, at most `separation`, which is the
             default. It then adds up less in the model. 1 for independent noise. "blt": over all rounds, by
             one or two buffers. They err up to 7 % more than the default and need less memory.
+        sampling_rate: the chance that a client which is asked takes part, by a secret draw of its own. It
+            sends zeros otherwise. This amplifies privacy against `others`, for which noise is calibrated.
+            Below 1: noise = "central" in sums in the clear, per client, against others alone.
         calibration: "exact", or FedLog's theorem ("paper").
         dropout, corrupt: for hidden sums and distributed noise, the largest shares of a cohort that may drop
             out, and that may collude with the server (0: none may).
@@ -201,6 +205,7 @@ class PrivacySection(Ranged):
     epsilon: float | None = None
     separation: Count = 1
     bands: Count | Literal["blt"] | None = None
+    sampling_rate: Fraction = 1.0
     calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None
     corrupt: float | None = None
@@ -261,6 +266,11 @@ class PrivacySection(Ranged):
             yield (
                 'Expected a separation of 2 rounds or more with bands = "blt", got 1: buffers correlate '
                 "nothing if a client may contribute in every round. Set separation = 2, or leave bands out."
+            )
+        if self.sampling_rate < 1 and self.calibration == "paper":
+            yield (
+                'Expected calibration = "exact" with a `sampling_rate` below 1, got "paper": FedLog\'s '
+                "theorem counts no draws. Leave calibration out."
             )
         if self.noise != NO_NOISE:
             by_holder = mechanisms.kind_of(self.noise).total_by == KEY_HOLDER
@@ -339,14 +349,17 @@ class PrivacySection(Ranged):
         weights = {s.name: s.weighs for s in sums if s.weighs != "equal"}
         drawn = max((s.draws for s in sums), default=0)
         spent, correlation = self._spent(rounds, specs), self.correlation(rounds)
+        noised = self._noised(rounds, specs)
+        drawn_for = self._noised(rounds, sums) if self.sampling_rate < 1 else 0
         return Plan(
             sum=self.sum,
             scores=self.scores,
             noise=NO_NOISE if self.epsilon == inf else self.noise,
-            noise_multiplier=self._multiplier(self._noised(rounds, specs), spent),
+            noise_multiplier=self._multiplier(noised, spent, drawn_for),
             separation=self.separation,
             coefficients=correlation.coefficients,
             decays=correlation.decays,
+            sampling_rate=self.sampling_rate if self._adds_noise else 1.0,
             dropout=self.dropout or 0.0,
             corrupt=self.corrupt,
             min_cohort_size=self.min_cohort_size,
@@ -449,8 +462,11 @@ class PrivacySection(Ranged):
                 spent[s.training] += found[s.name] - s.schedule.initial
         return +spent
 
-    def _multiplier(self, releases: int, spent: Mapping[DpEvent, int]) -> float:
-        """The noise multiplier (sigma over sensitivity) at which all releases and training cost `epsilon`."""
+    def _multiplier(self, releases: int, spent: Mapping[DpEvent, int], drawn_for: int) -> float:
+        """The noise multiplier (sigma over sensitivity) at which all releases and training cost `epsilon`.
+
+        drawn_for: the number of releases among them in which a client takes part by a draw.
+        """
         if self.epsilon is None or self.epsilon == inf:
             return 0.0
         if spent and self.calibration == "paper":
@@ -467,6 +483,11 @@ class PrivacySection(Ranged):
             ) from None
         if not releases:
             return 0.0
+        if drawn_for:  # of clients, beside whom no training is charged
+            sampled = {steps_event(self.sampling_rate, 1.0, 1): drawn_for}
+            return shared_training_noise(
+                self.epsilon, self.delta, {**sampled, GaussianDpEvent(1.0): releases - drawn_for}
+            )
         if spent:
             return multiplier_beside(self.epsilon, self.delta, releases=releases, spent=spent)
         return sigma(self.epsilon, self.delta, releases=releases, sensitivity=1.0, method=self.calibration)

@@ -72,12 +72,15 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     )
     noise = f"Noise of values: {legend(study.privacy.noise)}."
     yield "Mechanism", [*mechanisms, noise, *run.over_rounds.get(arm.name, ())]
+    enters = "record enters a step of training"
+    clients = "No sampling of clients is counted: ε holds for a client that takes part whenever it is asked."
+    if rates and terms.unit == "client":
+        enters = "client takes part in a sum"
+        clients = "Clients draw for themselves. The server learns of draws, and no other party."
     sampling = (
-        f"Each record enters a step of training with probability {rate:g}, independently, and ε counts this "
-        "amplification."
+        f"Each {enters} with probability {rate:g}, independently, and ε counts this amplification."
         for rate in rates
     )
-    clients = "No sampling of clients is counted: ε holds for a client that takes part whenever it is asked."
     yield "Sampling", [*sampling, clients]
     exact = "Gaussian mechanisms compose exactly."
     bound = "Sampled steps compose by an upper bound from privacy loss distributions."
@@ -129,7 +132,7 @@ def _in_words(charge: Charge, parties: Sequence[str]) -> str:
             z = history.mu_squared**-0.5
             found.append(f"Gaussian mechanism, standard deviation {z:.4g} times the L2 sensitivity")
         found += [
-            f"{count} steps of the Poisson-sampled Gaussian mechanism (DP-SGD), noise multiplier {z:.4g}, "
+            f"{count} steps of the Poisson-sampled Gaussian mechanism, noise multiplier {z:.4g}, "
             f"sampling rate {rate:g}"
             for (rate, z), count in history.steps.items()
         ]

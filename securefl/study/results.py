@@ -36,6 +36,7 @@ from securefl.study.composition import built
 from securefl.study.config import Arm, Study
 from securefl.study.observed import Observed
 from securefl.study.seeded import World
+from securefl.training.local import BOUND
 from securefl.training.measures import worst_decile
 
 _FIGURES = ["arm", "seed", "round", "client", "quality", "figure", "value"]
@@ -59,7 +60,8 @@ class Results:
         bytes_down, megabytes, seconds, watt_hours, wall_seconds, asked (exchanges), answered (clients),
         survivors_lost (selected clients without an answer), models ("global", or "personal" if accuracy and
         loss are those of each client's own model), floor (the accuracy of the best constant answer to the
-        same records), and epsilon against each party.
+        same records), and epsilon against each party. If a bound of updates adapts, update_bound after the
+        round.
     participation: arm, seed, client, quality, label (the most frequent of its records, empty if targets are
         not classes), selected and answered (rounds; a client that is drawn twice takes part once), retired
         (whether its budget allowed no further round at the end).
@@ -192,6 +194,7 @@ def _metrics(run: ArmRun) -> list[dict[str, Any]]:
             "models": models,
             "floor": least,
             **{f"epsilon_{party}": record["epsilon"][party] for party in PARTIES},
+            **{name: record[name] for name in (BOUND,) if name in record},
         }
         for record in run.records
     ]

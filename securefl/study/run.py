@@ -38,6 +38,7 @@ from securefl.study.folder import rounds_of
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.seeded import World
 from securefl.study.world import of_study
+from securefl.training.local import BOUND
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -222,6 +223,8 @@ class RoundRunner:
             "watt_hours": watt_hours,
             "wall_seconds": wall,
             "epsilon": {party: self._of.ledger.worst(party) for party in PARTIES},
+            # Of noised totals. Each order states it to clients.
+            **{name: float(own[0]) for name, own in played.state.memory.items() if name == BOUND},
             "ledger": {"count": head.count, "head": head.digest.hex()},
             "selected": sorted(Counter(played.drawn).elements()),
             "answered": sorted(played.survivors),

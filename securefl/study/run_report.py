@@ -47,6 +47,7 @@ from securefl.study.publication import (
 )
 from securefl.study.results import Results
 from securefl.study.seeded import Digests
+from securefl.training.local import BOUND
 
 _MEASURED = ("measures", "confusion", "reliability")
 """The tables of models that were tested after the last round."""
@@ -91,6 +92,15 @@ def figures(
                 f"{study.privacy.unit} misses at each rate of false alarms, after all releases that the plan "
                 "allows. Curves that are infinite or 0 are left out.",
                 draw=lambda: privacy_plots.curves(claimed),
+            )
+        )
+    if BOUND in results.metrics:
+        made.append(
+            Picture(
+                name="bounds",
+                title="Bounds that adapt",
+                caption="The bound of updates after each round. It follows a quantile of their norms.",
+                draw=lambda: plots.bounds(results.metrics, looks=of_arm, column=BOUND),
             )
         )
     if results.participation.empty:

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from securefl.core.errors import ConfigError, DataError, SecureFLError, WorkerDied
-from securefl.core.installed import versions
+from securefl.core.installed import needing, versions
 from securefl.storage.database import writable
 from securefl.storage.files import subfolder, write
 from securefl.storage.folder_lock import LOCK, locked
@@ -203,13 +203,8 @@ def _connected() -> Iterator[Any]:
     """The package ray, connected to a cluster. At the end nothing of this process runs there."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before its import; else it reports to its makers
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
+    with needing("ray", "for --ray"):
         import ray
-    except ImportError as error:
-        raise ConfigError(
-            f"Expected the package ray with --ray, got none ({error}). Install it: pip install "
-            "'securefl[ray]'"
-        ) from None
     address = os.environ.get("RAY_ADDRESS", "local")
     own: dict[str, Any] = {"num_cpus": processors(), "include_dashboard": False} if address == "local" else {}
     with _own_handlers(), _in_root():

@@ -53,7 +53,14 @@ class Learnt:
         return made
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """The floating values by their names in the state dict. Integers, which have no use, are left out."""
+        """Return the floating values by their names in the state dict. Integers are left out: none has a use.
+
+        Returns:
+            float32 arrays of the entries' shapes, which the caller may change.
+
+        Raises:
+            DataError: the vector's length is not the model's.
+        """
         module = self.problem.module(self.vector)
         return {
             name: entry.detach().cpu().float().numpy().copy()

@@ -20,6 +20,8 @@ from securefl.training.heads import with_features
 from securefl.training.losses import TrainingLoss, criterion_of, records
 from securefl.training.vector import optimizer_of, views_of
 
+BOUND: Final = "update_bound"
+"""The public array with the round's bound, where a bound of updates adapts, and its column in tables."""
 BOUNDS: Final = Range("[2^-10, 2^10]")
 """The range of bounds of updates."""
 Bound = Annotated[float, BOUNDS]

@@ -353,7 +353,14 @@ class Architecture(Protocol):
     def layer(self) -> str: ...
 
     def blank(self, shape: tuple[int, ...]) -> Tensor:
-        """One record of zeros, (1, *shape)."""
+        """Return one record of zeros.
+
+        Args:
+            shape: of a record.
+
+        Returns:
+            (1, *shape), int64 if the model reads text, and else float32.
+        """
         return torch.zeros((1, *shape), dtype=torch.int64 if self.reads_text else torch.float32)
 
     def shorter(self) -> Architecture:

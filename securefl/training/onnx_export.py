@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.installed import needing
 from securefl.storage.files import write
 from securefl.training.exported import FORMAT
 from securefl.training.learnt import Learnt
@@ -36,15 +37,10 @@ def save_onnx(path: Path, learnt: Learnt, card: Mapping[str, Any]) -> None:
     Raises ConfigError without the extra `onnx`, for a shared part, and for a model that torch cannot export;
     and DataError if the model diverged.
     """
-    try:
+    with needing("onnx", f"to write {path}"):
         import onnx
         import onnxruntime
         import onnxscript  # noqa: F401 - torch's exporter needs it
-    except ImportError as error:
-        raise ConfigError(
-            f"Expected the package {error.name} to write {path}, got none. Install it with: pip install "
-            "'securefl[onnx]'"
-        ) from None
     if card["part"] == "shared":
         raise ConfigError(
             "Expected a whole model for ONNX, got the part that clients share: each client keeps the rest. "

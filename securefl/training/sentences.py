@@ -14,7 +14,7 @@ files are read under their SHA-256.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from securefl.core.errors import ConfigError
+from securefl.core.installed import needing
 from securefl.training.networks import Network, published
 
 WEIGHTS: Final = "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5"
@@ -67,19 +67,12 @@ def wordllama() -> Network:
     Raises ConfigError if its packages are not installed, and DataError if their files are not the published
     ones.
     """
-    found = find_spec("wordllama")
-    try:
+    with needing("text", "for the network wordllama"):
         from tokenizers import Tokenizer
-    except ImportError:
-        found = None
-    if found is None or found.origin is None:
-        raise ConfigError(
-            "Expected the packages wordllama and tokenizers, got none. Install them: pip install "
-            "'securefl[text]'."
-        )
+
+        home = Path(str(distribution("wordllama").locate_file("wordllama")))
     from safetensors.numpy import load_file
 
-    home = Path(found.origin).parent
     weights = published(home / "weights" / "l2_supercat_256.safetensors", WEIGHTS, _PACKAGE)
     words = published(home / "tokenizers" / "l2_supercat_tokenizer_config.json", TOKENIZER, _PACKAGE)
     vectors = load_file(weights)["embedding.weight"].astype(np.float32)

@@ -123,18 +123,23 @@ class Problem:
 
     @cached_property
     def initial(self) -> NDArray[np.float32]:
-        """The initial model as a vector (d,), float32."""
+        """float32 (d,): the initial model's trained values and running statistics. See `vector.to_vector`."""
         return to_vector(self._built()[0], statistics=True)
 
     @cached_property
     def initial_norms(self) -> NDArray[np.float32]:
-        """The initial running statistics that each client keeps, (b,). Empty if they are averaged."""
+        """float32 (b,): the initial running statistics that each client keeps. Empty if they are averaged."""
         if not kept_statistics(self.layers):
             return np.empty(0, np.float32)
         return statistics_vector(self._built()[0])
 
     def under(self, norms: NDArray[np.float32], **changes: Any) -> Problem:
-        """The problem of a client with these running statistics, and with these changes."""
+        """Return the problem of one client, with running statistics of its own.
+
+        Args:
+            norms: its statistics, float32 (b,).
+            **changes: of other fields.
+        """
         made = replace(self, norms=norms, **changes)
         for name in ("_module", "initial", "initial_norms"):  # no second module, which may be large
             made.__dict__[name] = getattr(self, name)
@@ -142,7 +147,11 @@ class Problem:
 
     @cached_property
     def averaged(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The positions in the vector of all running statistics, and of the variances among them."""
+        """Return the positions of running statistics in the model's vector: of all, and of the variances.
+
+        Returns:
+            int64 each. Empty for a model without batch norm.
+        """
         own, found, at = (
             running_statistics(self.layers),
             ([np.empty(0, np.int64)], [np.empty(0, np.int64)]),
@@ -185,10 +194,13 @@ class Problem:
 
     @cached_property
     def codes(self) -> NDArray[np.int64] | None:
-        """The number of codes, 0 and up, that a model of text reads at each place of a record, (*shape).
+        """Return the number of codes, 0 and up, that a model of text reads at each place of a record.
 
-        None if it reads real numbers. The model is tried on records with one code, in all places and then in
-        one: a person's own model does not say how many it knows, and may have a table for each column.
+        The model is tried on records with one code, in all places and then in one: a person's own model does
+        not say how many it knows, and may have a table for each column.
+
+        Returns:
+            int64 (*shape). None if the model reads real numbers.
         """
         if not self.model.reads_text:
             return None
@@ -225,10 +237,15 @@ class Problem:
         return replace(self, model=self.model.shorter())
 
     def module(self, vector: NDArray[np.float32]) -> nn.Module:
-        """The model with these values. All calls of a process return the same module.
+        """Return the model with these values. All calls of a process return the same module.
 
-        The next call loads other values into it, so a caller must finish with the module before that. Raises
-        DataError if the vector's length is not the model's.
+        The next call loads other values into it, so a caller must finish with the module before that.
+
+        Args:
+            vector: the values, float32 (d,).
+
+        Raises:
+            DataError: the vector's length is not the model's.
         """
         model = loaded(self._module, vector, self.hardware)
         if len(self.initial_norms):  # also the initial ones: another client may have trained this module
@@ -236,10 +253,16 @@ class Problem:
         return model
 
     def to_read(self, vector: NDArray[np.float32]) -> nn.Module:
-        """The model with these values, which the caller must not change.
+        """Return the model with these values, in evaluation mode. The caller must not change it.
 
         All calls of a process return the same module, which is not the one of `module`. Equal successive
         vectors are loaded once.
+
+        Args:
+            vector: the values, float32 (d,).
+
+        Raises:
+            DataError: the vector's length is not the model's.
         """
         return self._reader(vector)
 
@@ -252,25 +275,60 @@ class Problem:
 
     @cached_property
     def head(self) -> NDArray[np.int64]:
-        """The positions of the head's values, weights before biases, in the model's vector.
+        """Return the positions of the head's values in the model's vector, weights before biases.
 
-        Raises ConfigError as `output_layer` does.
+        Returns:
+            int64 (outputs * (width + 1),).
+
+        Raises:
+            ConfigError: as for `heads.output_layer`.
         """
         return places(self.layers, [output_layer(self.layers, self.outputs)])
 
     def last(self, layers: int) -> NDArray[np.int64]:
-        """The positions of the values of the last `layers` dense layers in the model's vector."""
+        """Return the positions of the last dense layers' values in the model's vector.
+
+        Args:
+            layers: their number, from 1.
+
+        Returns:
+            int64, layer after layer.
+
+        Raises:
+            ConfigError: the model has fewer dense layers.
+        """
         return places(self.layers, last_layers(self.layers, layers))
 
     def head_of(self, vector: NDArray[np.float32]) -> NDArray[np.float64]:
-        """The head of a model (d,), which has biases: (outputs, 1 + width), bias first."""
+        """Return the head of a model, which has biases.
+
+        Args:
+            vector: the model, float32 (d,).
+
+        Returns:
+            float64 (outputs, 1 + width), the bias first.
+
+        Raises:
+            ConfigError: as for `head`.
+        """
         weights, biases = np.split(vector[self.head].astype(np.float64), [-self.outputs])
         return np.column_stack([biases, weights.reshape(self.outputs, -1)])
 
     def under_head(
         self, vector: NDArray[np.float32], head: NDArray[np.float64] | None
     ) -> NDArray[np.float32]:
-        """A copy of the model (d,) under another head, in the form of `head_of`. None leaves it its own."""
+        """Return a copy of the model under another head.
+
+        Args:
+            vector: the model, float32 (d,).
+            head: in the form of `head_of`, (outputs, 1 + width). None leaves the model its own.
+
+        Returns:
+            float32 (d,).
+
+        Raises:
+            ConfigError: as for `head`.
+        """
         found = vector.copy()
         if head is not None:
             found[self.head] = np.concatenate([head[:, 1:].ravel(), head[:, 0]])
@@ -282,7 +340,14 @@ class Problem:
         return self._module
 
     def evaluate(self, vector: NDArray[np.float32]) -> Evaluation:
-        """The accuracy and loss on the server's records, or nan if it has none."""
+        """Return the accuracy and the loss of a model on the server's records, nan if the server has none.
+
+        Args:
+            vector: the model, float32 (d,).
+
+        Raises:
+            DataError: the vector's length is not the model's.
+        """
         if not len(self.server_x):
             return Evaluation(accuracy=nan, loss=nan)
         return evaluate(self.module(vector), self.server_x, self.server_y, self.kind)

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import public
@@ -129,6 +130,8 @@ def test_every_name_has_an_example_and_says_what_it_raises() -> None:
 
 _ARRAY = re.compile(r"NDArray|ArrayLike|Floats|Float32s|Integers|Mask|Tensor|DataFrame|ProfileLike")
 """The types of arrays, as signatures write them."""
+_TYPED = re.compile(r"\b(float64|float32|int64|uint64|bool) \(")
+"""A type and the beginning of a shape, such as float64 (n, d)."""
 
 
 def undescribed(own: object) -> Iterator[str]:
@@ -150,9 +153,42 @@ def undescribed(own: object) -> Iterator[str]:
         yield "what it returns"
 
 
+def members(own: object) -> Iterator[tuple[object, bool]]:
+    """The public methods and properties of a class, inherited ones too, and whether it is a property."""
+    if not inspect.isclass(own):
+        return
+    for key, raw in inspect.getmembers_static(own):
+        function = getattr(raw, "fget", None) or getattr(raw, "func", None) or getattr(raw, "__func__", raw)
+        if inspect.isfunction(function) and key[0] != "_" and package(function) == package(own):
+            yield function, isinstance(raw, property | cached_property)
+
+
+def package(own: object) -> str:
+    """The package that defines a class or function, and not a library of its base."""
+    return str(own.__module__).partition(".")[0]
+
+
+def undescribed_members(own: object) -> Iterator[tuple[str, list[str]]]:
+    """By qualified name, so that an inherited method is told once. A property says its type and shape."""
+    for function, is_property in members(own):
+        lacks = [*undescribed(function)]
+        if is_property and _TYPED.search(inspect.getdoc(function) or ""):
+            lacks = []
+        if lacks:
+            yield f"{function.__module__}.{function.__qualname__}", lacks  # type: ignore[attr-defined]
+
+
 def test_arrays_that_come_or_go_are_described() -> None:
     found = {f"{face}.{name}": [*undescribed(public.found(face, name))] for face, name in NAMES}
     assert {name: lacks for name, lacks in found.items() if lacks} == {}
+
+
+def test_arrays_of_methods_are_described() -> None:
+    assert len({function for face, name in NAMES for function, _ in members(public.found(face, name))}) > 200
+    found = {
+        name: lacks for face, own in NAMES for name, lacks in undescribed_members(public.found(face, own))
+    }
+    assert found == {}
 
 
 def test_an_array_without_a_description_is_found() -> None:
@@ -164,6 +200,27 @@ def test_an_array_without_a_description_is_found() -> None:
         """
 
     assert [*undescribed(total)] == ["weights", "what it returns"]
+
+    class Rows:
+        """Rows of numbers."""
+
+        @property
+        def mean(self) -> Floats:
+            """Their mean."""
+
+        @cached_property
+        def largest(self) -> Floats:
+            """The largest, float64 (d,)."""
+
+        @staticmethod
+        def of(rows: Floats) -> int:
+            """Their number."""
+
+    where = f"{Rows.__module__}.{Rows.__qualname__}"
+    assert dict(undescribed_members(Rows)) == {
+        f"{where}.mean": ["what it returns"],
+        f"{where}.of": ["rows"],
+    }
 
 
 @pytest.mark.docs

@@ -50,9 +50,9 @@ def build_once(patch: pytest.MonkeyPatch) -> None:
 
 
 @cache
-def made(study: str = CLEAR) -> PartyStudy:
-    """One arm of a study; built once."""
-    found = parse_study(study)
+def made(study: str = CLEAR, home: Path | None = None) -> PartyStudy:
+    """One arm of a study; built once. home: the folder of the study's own modules."""
+    found = parse_study(study, home=home)
     return BUILD(found, found.arms[0], found.study.seeds[0])
 
 

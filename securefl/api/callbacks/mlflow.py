@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from securefl.api.callbacks.curves import curves
 from securefl.core.errors import ConfigError
+from securefl.core.installed import needing
 from securefl.study.round_events import Round
 
 if TYPE_CHECKING:
@@ -25,12 +26,8 @@ class MLflow:
     """
 
     def __init__(self, uri: str, *, experiment: str = "securefl") -> None:
-        try:
+        with needing("mlflow", "to log to MLflow"):
             from mlflow import MlflowClient
-        except ImportError:
-            raise ConfigError(
-                "Expected MLflow to be installed, got none. Install it with: pip install 'securefl[mlflow]'"
-            ) from None
         self._uri = uri
         with self._explaining():
             self._client: MlflowClient = MlflowClient(tracking_uri=uri)

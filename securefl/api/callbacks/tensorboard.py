@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from securefl.api.callbacks.curves import curves
-from securefl.core.errors import ConfigError
+from securefl.core.installed import needing
 from securefl.study.config import slug
 from securefl.study.round_events import Round
 
@@ -25,13 +25,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path | str) -> None:
-        try:
+        with needing("tensorboard", "to write for TensorBoard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ConfigError(
-                "Expected TensorBoard to be installed, got none. Install it with: pip install "
-                "'securefl[tensorboard]'"
-            ) from None
         self._make = SummaryWriter
         self._folder = Path(folder)
         self._writers: dict[tuple[str, int], SummaryWriter] = {}

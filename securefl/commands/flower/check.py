@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from securefl.commands.choices import require_flower, with_json
+from securefl.commands.choices import with_json
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.printing import echo, echo_json
+from securefl.core.installed import needing
 
 
 @click.command(epilog="Example:  securefl flower check examples/flower_secure_grid --nodes 4")
@@ -30,8 +31,8 @@ def check(app: Path, nodes: int | None, no_training: bool, as_json: bool) -> Non
     client's training and evaluation on the records of partition 0. Nothing is sent. Check an app that you
     would run on this machine anyway.
     """
-    require_flower()
-    from securefl.flower.rehearsal import rehearse
+    with needing("flower", "to check its apps"):
+        from securefl.flower.rehearsal import rehearse
 
     if not as_json:
         echo(f"Running the code of {app} on this machine, to the start of its strategy.", err=True)

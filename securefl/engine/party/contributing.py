@@ -13,6 +13,7 @@ records too would be missing from it. The functions that compute values therefor
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 
 from securefl.accounting.ledger import DeclaredQuery, Ledger
 from securefl.algorithm.clients import Contribution
@@ -28,7 +29,7 @@ from securefl.engine.exchange import Contribute
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Computing, of_records, require_own_bounds
 from securefl.mechanisms.charges import Protection, unbounded
-from securefl.mechanisms.protecting import is_cut, protect
+from securefl.mechanisms.protecting import is_cut, protect, takes_part
 from securefl.storage.journal import Journal
 from securefl.sums.registry import scheme_of
 
@@ -91,7 +92,8 @@ class Contributing:
         for wave in (tasks[at : at + _AT_ONCE] for at in range(0, len(tasks), _AT_ONCE)):
             charged = [t for t in wave if t.client in wants and client_name(t.client) not in refused]
             speaking = {task.client for task in charged if self._speaks(task, wants[task.client])}
-            own = [(task, secrets.get(task.client)) for task in charged]
+            asked = ((task, secrets.get(task.client)) for task in charged)
+            own = [(self._taking_part(task, secret), secret) for task, secret in asked]
             self.values.train(own, speaking)
             self.values.make(own)
             answers |= {task.client: None for task in wave}
@@ -225,6 +227,11 @@ class Contributing:
         found = self._journal.secrets([client_name(t.client) for t in tasks], at.session, at.round)
         return {task.client: secret for task, secret in zip(tasks, found, strict=True)}
 
+    def _taking_part(self, task: Contribute, secret: SecretKey | None) -> Contribute:
+        """The task without the values that its client's draws keep out, for which it does not train."""
+        wants = (n for n in task.wants if takes_part(self._protections[n], self._key(task, n), secret))
+        return replace(task, wants=tuple(wants))
+
     def _contribute(
         self,
         task: Contribute,
@@ -288,7 +295,9 @@ class Contributing:
     ) -> Release:
         protection = self._protections[name]
         weight = self._weight(task, protection.spec)
-        if value is None:
+        if not takes_part(protection, key, secret):
+            value = self.values.nothing(task, name, secret)
+        elif value is None:
             value = self.values.value(task, name, secret)
             if is_cut(protection, value, weight, must_answer=speaks):
                 self._log.cut[client_name(task.client)] = _cut(protection.spec)

@@ -1,4 +1,4 @@
-"""Initial weights of a study of parties: their digest is agreed to, and no other start is taken."""
+"""Initial weights and own code of a study of parties: their digests are agreed to, and others refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from securefl.core.release import SERVER
 from securefl.deployment import folder as folders
 from securefl.deployment import plan_file
 from securefl.deployment.gathering import TooFewParties
-from securefl.deployment.party_setup import PartyStudy
+from securefl.deployment.party_setup import PartyStudy, require_agreed
 from securefl.deployment.status import status
 from securefl.study.config import parse
 
@@ -67,24 +67,24 @@ def test_a_server_that_starts_elsewhere_gets_no_party(tmp_path: Path) -> None:
     save(file, 0)
     roster = enrolled(tmp_path, starting(file))
     with federation(tmp_path, starting(file)) as own:
-        before = plan_file.read(tmp_path / SERVER).weights
+        before = plan_file.read(tmp_path / SERVER).files["weights"]
         save(file, 1)
         with pytest.raises(ConfigError, match=r"initial weights of party\.toml"):
             own.coordinate(tmp_path / "run")  # its own file was changed
         again(tmp_path, SERVER, starting(file))
         pin(tmp_path / SERVER, roster)
-        assert plan_file.read(tmp_path / SERVER).weights != before
+        assert plan_file.read(tmp_path / SERVER).files["weights"] != before
         with pytest.raises(TooFewParties):
             own.coordinate(tmp_path / "other")  # its owner agreed to another start than the clients'
     (refusal, *_) = status(tmp_path / "client-0000")["refusals"]
-    assert "study (its text, arm, seed or initial weights)" in refusal["why"]
+    assert "study (its text, arm, seed, initial weights or own code)" in refusal["why"]
 
 
-def test_a_study_without_weights_has_the_same_plan_file_as_before(tmp_path: Path) -> None:
+def test_a_study_without_files_of_its_own_names_none(tmp_path: Path) -> None:
     of = made()
     content = folders.init(tmp_path / "client-0000", of, part(of, "client-0000", tmp_path / "counters"))
-    assert content.weights is None
-    assert "weights" not in (tmp_path / "client-0000" / plan_file.NAME).read_text().split("[plan]")[0]
+    assert content.files == {}
+    assert plan_file.read(tmp_path / "client-0000") == content
 
 
 def test_weights_of_the_parties_own_records_are_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -98,3 +98,70 @@ def test_weights_of_the_parties_own_records_are_refused_with_what_to_do(tmp_path
             BUILD(found, found.arms[0], found.study.seeds[0])
     plain = parse(CLEAR)
     BUILD(plain, plain.arms[0], plain.study.seeds[0])
+
+
+CODE = """
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+
+def pictures():
+    x, y = load_digits(return_X_y=True)
+    return x.reshape(-1, 1, 8, 8) / 16, y
+
+
+def model(shape, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, outputs))
+
+
+def loss(outputs, targets):
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+def features():
+    return nn.Sequential(nn.AvgPool2d(2), nn.Flatten())
+"""
+OWN = (
+    CLEAR.replace('"digits"', '"records:pictures"\nclasses = 10\nfeatures = "nets:features"')
+    .replace('kind = "mlp"\nhidden = [8]', 'kind = "models:model"')
+    .replace("[privacy]", '[loss]\nfunction = "losses:loss"\n\n[privacy]')
+)
+MODULES = {
+    "records": "code of the data",
+    "nets": "code of the features",
+    "models": "code of the model",
+    "losses": "code of the loss",
+}
+
+
+def home_of(root: Path) -> Path:
+    root.mkdir()
+    for module in MODULES:
+        (root / f"{module}.py").write_text(CODE)
+    return root
+
+
+def other(module: Path) -> None:
+    """Code of the same results but for its own: another author's."""
+    module.write_text(module.read_text() + "\n# mended\n")
+
+
+def test_a_party_refuses_code_that_was_changed_after_it_agreed_and_the_remedies_work(tmp_path: Path) -> None:
+    home = home_of(tmp_path / "study")
+    of = made(OWN, home)
+    folders.init(tmp_path / "client-0000", of, part(of, "client-0000", tmp_path / "counters"))
+    agreed = plan_file.read(tmp_path / "client-0000")
+    require_agreed(agreed, of.plan, of.world)
+    for module, what in MODULES.items():
+        file = home / f"{module}.py"
+        other(file)
+        found = parse(OWN, home=home)
+        changed = BUILD(found, found.arms[0], found.study.seeds[0])
+        with pytest.raises(ConfigError, match=rf"{what} of party\.toml, SHA-256 .* SHA-256 .*init --again"):
+            require_agreed(agreed, changed.plan, changed.world)
+        assert changed.work != of.work
+        folders.renew(tmp_path / "client-0000", changed, part(changed, "client-0000", tmp_path / "counters"))
+        require_agreed(plan_file.read(tmp_path / "client-0000"), changed.plan, changed.world)
+        file.write_text(CODE)

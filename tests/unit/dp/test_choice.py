@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,6 +92,14 @@ def test_the_cost_is_that_of_the_theorems(trials: Trials, z: float) -> None:
         own = [min(own[n:]) for n in range(len(own))]  # RDP grows with the order
     expected = compute_epsilon(ORDERS, own, DELTA)[0]
     assert epsilon_of_choice([{GaussianDpEvent(z): 1}], trials, DELTA) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_costs_are_those_that_the_page_of_budgets_quotes() -> None:
+    page = " ".join((Path(__file__).parents[3] / "docs" / "budget.md").read_text("utf-8").split())
+    one, ten = (gaussian_epsilon(6 / math.sqrt(releases), DELTA) for releases in (1, 10))
+    best = [epsilon_of_choice([{GaussianDpEvent(6.0): 1}], own, DELTA) for own in ALL[:3]]
+    assert f"sigma 6 costs epsilon {one:.2f} at delta 1e-5, and ten of them {ten:.2f}." in page
+    assert f"costs {best[0]:.2f} (Poisson), {best[1]:.2f} (`shape = 1`) or {best[2]:.2f} (`shape = 0`" in page
 
 
 @every("trials", ALL)

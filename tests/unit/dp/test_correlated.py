@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -68,6 +69,18 @@ def test_buffers_are_those_of_another_implementation() -> None:
     two = CorrelatedNoise.optimised(rounds=200, separation=50, bands="blt")
     assert len(two.decays) == 2
     assert two.error(200) < 0.2815 < 0.2836, "of its two buffers, which are alike"
+
+
+def test_the_errors_are_those_that_the_page_of_mechanisms_quotes() -> None:
+    page = " ".join((Path(__file__).parents[3] / "docs/how-to/mechanism.md").read_text("utf-8").split())
+    first, second, third = (
+        CorrelatedNoise.optimised(rounds=rounds, separation=separation).error(rounds)
+        for rounds, separation in ((100, 20), (100, 10), (200, 50))
+    )
+    buffers = CorrelatedNoise.optimised(rounds=100, separation=20, bands="blt").error(100)
+    assert f"({buffers:.2f} in place of {first:.2f} below)" in page
+    assert f"a separation of 20, sums over rounds have {first:.2f} of the error of independent noise" in page
+    assert f"with 10 they have {second:.2f}, and with 200 rounds and 50 they have {third:.2f}." in page
 
 
 @every(("rounds", "separation"), [(100, 20), (100, 5), (200, 50), (1000, 200), (2000, 5), (3, 7), (6, 1)])

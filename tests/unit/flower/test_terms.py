@@ -114,6 +114,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"`min_num_examples` and `max_num_examples`",
     ),
     "not chargeable": ({**MASKED, "securefl.plan.non_private": ""}, r"would leave its client without noise"),
+    "a bound that adapts": (
+        {"securefl.terms": "noised", "securefl.bound_quantile": 0.5},
+        r"bound_quantile` \(no strategy moves a bound .*: leave it out, and `update_bound` stays\)",
+    ),
     "metrics without noise": (
         {"securefl.terms": "noised", "securefl.metrics": "loss"},
         r"no training metrics beside update_bound",
@@ -137,6 +141,7 @@ def test_a_wrong_run_config_is_refused_with_the_key_and_the_nearest_one(config: 
         ("terms = \n", r"Expected TOML"),
         ("terms = 'noised'\n[plan]\nbudget = 'a'\n", r"`budget`"),
         ("terms = 'noised'\nevaluation = 3\n", r"`evaluation`"),
+        ("terms = 'noised'\nbound_quantile = 0.5\n", r"leave it out, and `update_bound` stays"),
         ("terms = 'noised.toml'\n", r"packaged set"),
     ],
 )

@@ -28,14 +28,17 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
 from securefl.engine.exchange.client import Client
 from securefl.mechanisms.charges import Protection
-from securefl.protocols.adaptive_clipping import BIT, BOUND, NORM, Adaptive
+from securefl.protocols.adaptive_clipping import BIT, NORM, Adaptive
 from securefl.protocols.averaging import Momentum, Replace
 from securefl.protocols.contributions import UNSAMPLED
 from securefl.study.composition import compositions
 from securefl.study.config import Study, parse
 from securefl.study.forecast import final_epsilon, forecast, lines
+from securefl.study.publication import published
+from securefl.study.results import collect
 from securefl.study.run import run_arm
-from securefl.training.local import BOUNDS
+from securefl.study.run_report import figures
+from securefl.training.local import BOUND, BOUNDS
 
 PLACEMENTS: dict[str, dict[str, str]] = {
     "central": {},
@@ -349,3 +352,22 @@ def test_without_noise_it_clips_alone(tmp_path: Path) -> None:
     arm = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n'
     of = adaptive(study(arm, non_private='["update"]'), update_bound=0.02)
     assert bounds(spied(of, tmp_path)[0]) == pytest.approx([0.02, 0.02 * np.exp(0.1), 0.02 * np.exp(0.2)])
+
+
+def test_tables_and_report_have_the_bound_of_each_round(tmp_path: Path) -> None:
+    of = adaptive(client_level(rounds=3))
+    spy, finished = spied(of, tmp_path)
+    moved = bounds(spy)[1:]
+    assert [record[BOUND] for record in finished.records] == moved
+    fixed = replace(
+        finished, records=[{k: v for k, v in own.items() if k != BOUND} for own in finished.records]
+    )
+    for run, drawn in ((finished, True), (fixed, False)):
+        shown = published(collect(of, [run]))
+        assert (BOUND in shown.metrics) == drawn
+        pictures = {picture.name: picture for picture in figures(of, shown)}
+        assert ("bounds" in pictures) == drawn
+        if drawn:
+            assert shown.metrics[BOUND].tolist() == moved
+            [axes] = pictures["bounds"].figure.axes
+            assert axes.lines[0].get_ydata() == pytest.approx(moved)

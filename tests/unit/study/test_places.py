@@ -96,6 +96,22 @@ def test_an_unknown_name_is_told_with_the_mistakes_of_arms() -> None:
     assert last.startswith("[privacy] Expected non_private among count, update, which the arms send, got")
 
 
+@pytest.mark.parametrize("key", ["dropout = 0.1", 'augment = "crops"'])
+def test_settings_of_training_are_refused_where_no_arm_trains(key: str) -> None:
+    heads = '[[arm]]\nname = "heads"\nprotocol = "heads"\n'
+    private = FEDLOG.replace('"fedlog"', '"fedlog"\nbody = "private"')
+
+    def made(*arms: str, sent: str) -> object:
+        of = parse(text(*arms, non_private=sent).replace("hidden = [8]", f"hidden = [8]\n{key}"))
+        return compositions(of, world.build(of, 3))
+
+    with pytest.raises(ConfigError) as caught:
+        made(heads, FEDLOG, sent='["statistic"]')
+    assert str(caught.value).startswith(f"[model] Expected no `{key.split()[0]}` where no arm trains")
+    assert made(heads, FEDAVG, sent='["statistic", "update"]')
+    assert made(private, sent='["statistic"]')
+
+
 def test_a_budget_below_one_round_names_the_epsilon_that_mends_it() -> None:
     for refused_one, key in (
         (client_level(epsilon="8.0", budget="2.0"), "epsilon = 8.0"),

@@ -146,9 +146,7 @@ def test_private_training_states_its_sampling(tmp_path: Path) -> None:
     folder = run(parse(written), tmp_path / "run")
     held(folder)
     (said,) = statements(folder).values()
-    assert "steps of the Poisson-sampled Gaussian mechanism (DP-SGD), noise multiplier" in " ".join(
-        said["Mechanism"]
-    )
+    assert "steps of the Poisson-sampled Gaussian mechanism, noise multiplier" in " ".join(said["Mechanism"])
     assert said["Sampling"][0].startswith("Each record enters a step of training with probability 0.1")
     assert "upper bound from privacy loss distributions" in said["Composition"][-1]
 

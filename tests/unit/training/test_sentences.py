@@ -68,5 +68,5 @@ def test_a_file_of_another_digest_is_not_read(name: str, monkeypatch: pytest.Mon
 
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ConfigError, match=r"pip install 'securefl\[text\]'"):
+    with pytest.raises(ConfigError, match=r"pip install wordllama==.* 'tokenizers>=.*'$"):
         sentences.wordllama()

@@ -241,20 +241,27 @@ def test_figures_of_fedlog(table: Table, place: int) -> None:
             assert (own.mean, own.deviation) == pytest.approx(
                 (float(accuracy[0]) / 100, float(accuracy[1]) / 100)
             )
-        own, unit = row.figures[Measure.MEGABITS_UP], {"Gb": 1000, "Mb": 1}[sent[2]]
+        own, unit = row.figures[Measure.MEGABITS_UP], {"Gb": 1000, "Mb": 1}[sent[2]] / (1 + place)
         assert (own.mean, own.deviation) == pytest.approx((unit * float(sent[0]), unit * float(sent[1])))
         assert Measure.MEGABYTES not in row.figures
 
 
-def test_the_megabits_of_fedlog_are_of_one_direction() -> None:
-    """In both directions, or in bytes, 100 rounds of FedAvg could not come to what the paper prints."""
-    model = (10 * 25 + 10) + (20 * 10 * 25 + 20) + (320 * 50 + 50) + (50 * 10 + 10)
-    megabits = 50 * model * 32 / 1e6
-    (part,) = fedlog.TABLE_1_MNIST.parts
+@every(
+    ("table", "model", "rounds"),
+    [
+        (fedlog.TABLE_1_MNIST, (260, 5_020, 16_050, 510), 98.7),
+        (fedlog.TABLE_1_CIFAR10, (456, 2_416, 48_120, 12_100, 1_010), 92.4),
+    ],
+)
+def test_the_megabits_of_fedlog_are_of_one_direction(
+    table: Table, model: tuple[int, ...], rounds: float
+) -> None:
+    """FedAvg sends whole models, in at most 100 rounds. As printed, CIFAR-10's would be 185 of them."""
+    (part,) = table.parts
     (row,) = (row for row in part.rows if row.label == "FedAvg")
-    sent = row.figures[Measure.MEGABITS_UP].mean
+    sent, clients = row.figures[Measure.MEGABITS_UP].mean, part.setting["data.clients"]
     assert sent is not None
-    assert (model, round(sent / megabits, 1)) == (21_840, 98.7)
+    assert round(sent / (clients * sum(model) * 32 / 1e6), 1) == rounds
 
 
 def test_figures_of_fedlog_with_two_lengths_of_bodies() -> None:
