@@ -4,9 +4,9 @@
 
 Each picture reads a file of benchmarks/results/ (see `PICTURES`). The figures there come from runs of
 minutes to hours, whose commands the files name in their first line; no picture runs one. Pictures whose marks
-are single records or whole models (representations.png, adds_compression.png,
-adds_local.png, crafted_model.png) are drawn by those runs themselves. Each file of traces of a published
-table gives a picture of its name.
+are single records or whole models (representations.png, residual.png, fedcor_normality.png,
+adds_compression.png, adds_local.png, crafted_model.png) are drawn by those runs themselves. Each file of
+traces of a published table gives a picture of its name.
 """
 
 from __future__ import annotations
@@ -181,6 +181,25 @@ def growth() -> Figure:
     return figure
 
 
+def fedcor_selected() -> Figure:
+    """The rounds of each client, from the most selected to the least: a panel a setting, a line a beta."""
+    table = read("fedcor_selected.csv")
+    settings, betas = (list(table[name].unique()) for name in ("setting", "annealing"))
+    figure = blank(height=0.8 + 2.2 * len(settings))
+    panels = figure.subplots(len(settings), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, name in zip(panels, settings, strict=True):
+        light_frame(axes)
+        for line, own in table[table["setting"] == name].groupby("annealing", sort=False):
+            worn = look(betas.index(line))
+            axes.plot(own["rank"], own["rounds"], color=worn.colour, label=f"β {line:g}")
+        axes.set_title(name, fontsize=9, loc="left")
+        axes.set_ylabel("rounds")
+        axes.set_ylim(bottom=0)
+    panels[-1].set_xlabel("clients, from the most selected to the least")
+    legend(figure)
+    return figure
+
+
 def traces_of(file: str) -> Figure:
     """The accuracies of a published table by round, with what each system needed, from its two files."""
     table, _ = figures_of(file)
@@ -197,6 +216,7 @@ PICTURES: Mapping[str, Callable[[], Figure]] = {
     "client_level_matrix": client_level_matrix,
     "conditions": _curves("conditions.csv"),
     "dpsgd_epsilon": dpsgd_epsilon,
+    "fedcor_selected": fedcor_selected,
     "fedlog_tradeoff": lambda: bodies("fedlog_tradeoff.csv"),
     "fedlog_tradeoff_mnist": lambda: bodies("fedlog_tradeoff_mnist.csv"),
     "fedprof_private": _curves("fedprof_private.csv"),

@@ -61,7 +61,7 @@ def normality(outputs: Floats) -> pd.DataFrame:
     )
 
 
-def histograms(outputs: Mapping[str, Floats], elements: Sequence[int]) -> Figure:
+def histograms(outputs: Mapping[str, Floats], elements: Sequence[int], word: str = "element") -> Figure:
     """Histograms of standardised elements, with the normal density: a row of panels for each name."""
     figure = blank(height=0.6 + 1.5 * len(outputs), width=9.0)
     panels = figure.subplots(len(outputs), len(elements), sharex=True, sharey=True, squeeze=False)
@@ -73,7 +73,7 @@ def histograms(outputs: Mapping[str, Floats], elements: Sequence[int]) -> Figure
             values = standardised(found[:, element])
             axes.hist(values, bins=40, range=(-REACH, REACH), density=True, color=ARM_COLOURS[0], alpha=0.6)
             axes.plot(places, norm.pdf(places), color=ARM_COLOURS[1], linewidth=1.4)
-            axes.set_title(f"element {element}, distance {distances[element]:.3f}", fontsize=8)
+            axes.set_title(f"{word} {element}, distance {distances[element]:.3f}", fontsize=8)
             axes.tick_params(labelsize=8)
         row[0].set_ylabel(name, fontsize=9)
     figure.supxlabel("standard deviations from the mean", fontsize=9)

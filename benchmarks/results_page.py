@@ -222,6 +222,13 @@ def ablations() -> Iterator[str]:
         )
 
 
+def annealing() -> Iterator[str]:
+    for cell, own in read("fedcor_annealing.csv").groupby(["setting", "interval", "annealing"], sort=False):
+        rounds = ", ".join("–" if pd.isna(one) else f"{one:.0f}" for one in own["rounds_to_target"])
+        means = (f"{own[name].mean():.3f}" for name in ("final_accuracy", "best_accuracy"))
+        yield _row(*cell, rounds, *means)
+
+
 def whole(file: str, *without: str) -> Iterator[str]:
     """Every row of a file as it stands."""
     table = pd.read_csv(RESULTS / file, dtype=str, comment="#").drop(columns=[*without])
@@ -274,6 +281,9 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "FedProf under Theorem 1": theorem_1,
     "FedCor's ablations": ablations,
     "Compressed updates": lambda: whole("cs_fl_skew.csv"),
+    "How normal fused representations are": lambda: whole("residual.csv"),
+    "FedCor by annealing": annealing,
+    "How normal loss changes are": lambda: whole("fedcor_normality.csv"),
     "How normal representations are": lambda: whole("representations.csv", "elements"),
     "Epsilon per client": by_noise,
     "A bound that adapts": adapting,
