@@ -100,6 +100,7 @@ bill: $(RELEASE)/.installed  ## dist/securefl.cdx.json: the bill of materials of
 	mkdir -p dist
 	$(RELEASE)/bin/cyclonedx-py environment $(PARTY) --pyproject pyproject.toml --output-reproducible \
 	  --output-file dist/securefl.cdx.json
+	$(RELEASE)/bin/python tools/bill.py dist/securefl.cdx.json
 
 docs: $(VENV)/.tested  ## the documentation site
 	$(BIN)/python tools/handbook/build.py build/handbook

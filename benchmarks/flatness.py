@@ -31,10 +31,16 @@ PAGES = 16 * 4096
 """Bytes by which a quarter's growth may differ: SQLite lengthens a file by several pages at once."""
 
 
+def quarters(marks: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The marks of the last session's second and last quarter."""
+    marks = marks[marks["session"] == marks["session"].max()]
+    _, second, _, last = (marks.iloc[own] for own in np.array_split(np.arange(len(marks)), 4))
+    return second, last
+
+
 def flatness(marks: pd.DataFrame, carrier: str) -> pd.DataFrame:
     """The figures of the last session's second and last quarter, and the most that the last may be."""
-    marks, lasting = marks[marks["session"] == marks["session"].max()], LASTING[carrier]
-    _, second, _, last = (marks.iloc[own] for own in np.array_split(np.arange(len(marks)), 4))
+    (second, last), lasting = quarters(marks), LASTING[carrier]
     rows = [
         {"figure": figure, "quarter_2": before, "quarter_4": after, "most": LIMITS[kind] * before + slack}
         for (figure, kind, before, slack), (*_, after, _) in zip(

@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from math import nan
 
 import pandas as pd
-from flatness import flatness
+from flatness import STEADY, flatness, quarters
 from kept import DOCS, RESULTS, read
 
 from securefl.published import Measure, Table, comparison
@@ -270,8 +270,11 @@ def of_pfl() -> Iterator[str]:
 
 
 def endurance() -> Iterator[str]:
-    for figure, *numbers in flatness(read("endurance_sockets.csv"), "sockets").to_numpy():
+    marks = read("endurance_sockets.csv")
+    for figure, *numbers in flatness(marks, "sockets").to_numpy():
         yield _row(figure, *(f"{number:.0f}" if number >= 100 else f"{number:.3g}" for number in numbers))
+    whole = (f"{quarter[f'{STEADY} kB'].iloc[-1]:.0f}" for quarter in quarters(marks))
+    yield _row(f"kB of {STEADY}'s files", *whole, "")
 
 
 OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {

@@ -14,12 +14,13 @@ long as the party runs under another user.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from time import monotonic, sleep
-from typing import Final
+from typing import Final, TypeVar
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
-from httpx import HTTPError
+from httpx import ConnectTimeout, HTTPError
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
@@ -31,6 +32,20 @@ ENTERING: Final = 120.0
 """Seconds for a wave of requests to enter. Stock nodes start a process for each message."""
 _POLL: Final = 0.1
 _log = logger(__name__)
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def connected(call: Callable[[], S], otherwise: T) -> S | T:
+    """What a call to the SuperLink returns, or `otherwise` if no connection came about in time.
+
+    Nothing was sent then, so the caller may try again. Flower itself tries after every other lost connection,
+    and gives up on this one, which a slow SuperLink's TLS handshake brings.
+    """
+    try:
+        return call()
+    except ConnectTimeout:
+        return otherwise
 
 
 class GridExchange:
@@ -110,7 +125,7 @@ class GridExchange:
         Returns the nodes of these parties that have one.
         """
         for _ in self._tries(self._clock() + patience, _PAUSE):
-            here = set(self._grid.get_node_ids())
+            here = set(connected(self._grid.get_node_ids, self._known))
             self._known = {node: name for node, name in self._known.items() if node in here}
             if missing := set(names) - set(self.nodes):
                 self._known |= self._greeted(here - set(self._known))
@@ -141,7 +156,7 @@ class GridExchange:
         Raises ConfigError if none has said it within `patience` seconds.
         """
         for _ in self._tries(self._clock() + patience, _PAUSE):
-            for node in self._grid.get_node_ids():
+            for node in connected(self._grid.get_node_ids, ()):
                 posted = {"a node": (node, stating())}
                 found = self._asked(SIMULATION, posted, min(_PATIENCE, patience))
                 count = _stated(found.get("a node", RecordDict()), "nodes")
@@ -165,15 +180,17 @@ class GridExchange:
     ) -> dict[str, RecordDict]:
         """Send each node its content. Returns the contents of the replies in time, by the same names."""
         end = self._clock() + deadline
-        waiting: dict[str, str] = {}
-        for name, (node, content) in posted.items():
-            # One at a time: Flower leaves messages that it could not send out of its list of ids, and one
-            # message that is too large fails all others of its list.
-            message = Message(content, node, kind, ttl=deadline)
-            waiting |= {sent: name for sent in self._grid.push_messages([message]) if sent}
+        unsent, waiting = dict(posted), dict[str, str]()
         replies: dict[str, RecordDict] = {}
         # A loop of our own, because Flower's polls only every three seconds.
         for _ in self._tries(end, _POLL):
+            for name, (node, content) in list(unsent.items()):
+                # One at a time: Flower leaves messages that it could not send out of its list of ids, and
+                # one message that is too large fails all others of its list.
+                push = partial(self._grid.push_messages, [Message(content, node, kind, ttl=deadline)])
+                if (ids := connected(push, None)) is not None:
+                    del unsent[name]
+                    waiting |= {sent: name for sent in ids if sent}
             for sent, who in list(waiting.items()):
                 reply = _pulled(self._grid, sent, who)
                 if reply is None:
@@ -183,9 +200,9 @@ class GridExchange:
                     _log.warning("%s: its node answered with Flower's error %d", who, reply.error.code)
                 elif reply.has_content():
                     replies[who] = reply.content
-            if not waiting:
+            if not unsent and not waiting:
                 break
-        for name in waiting.values():
+        for name in (*unsent, *waiting.values()):
             _log.warning("%s: no answer within %g s", name, deadline)
         return replies
 
@@ -195,7 +212,7 @@ def _pulled(grid: Grid, sent: str, who: str) -> Message | None:
     # One at a time: a node can send bytes that Flower cannot read. That fails the whole pull, and replies
     # of other nodes in it would be lost.
     try:
-        found = list(grid.pull_messages([sent]))
+        found = list(connected(partial(grid.pull_messages, [sent]), ()))
     except HTTPError:  # the SuperLink does not answer, which is no node's fault
         raise
     except Exception as error:  # Flower's decoders raise ValueError, KeyError and protobuf's errors

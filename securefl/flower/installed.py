@@ -35,7 +35,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.flower.exchange import CODE, UNANSWERED
+from securefl.flower.exchange import CODE, UNANSWERED, connected
 
 FLOWER: Final = "1.41.0"
 """The version of Flower whose Fleet API this node speaks."""
@@ -136,7 +136,7 @@ class Node:
 
     def answer(self) -> bool:
         """Answer one message if there is one. Returns whether there was one."""
-        came = self._receive()
+        came = connected(self._receive, None)
         if came is None:
             return False
         bare, tree = came

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from securefl.report.pages import number_text
 
@@ -48,11 +48,11 @@ def with_interval(values: Sequence[float]) -> str:
     return number_text(mean, 3) + ("" if math.isnan(half) else f" ± {number_text(half, 3)}")
 
 
-def _differences(gaps: ArrayLike) -> np.ndarray:
+def _differences(gaps: ArrayLike) -> NDArray[np.float64]:
     """The gaps that are not 0, over the largest. Those that differ by rounding alone are tied."""
     known = np.asarray(gaps, dtype=np.float64)
     known = known[known != 0]
-    return np.round(known / np.abs(known).max(initial=0.0), 6)
+    return (known / np.abs(known).max(initial=0.0)).round(6)
 
 
 def signed_rank(gaps: ArrayLike) -> float:

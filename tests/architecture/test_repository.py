@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from bill import state
 
 from securefl import __version__
 from securefl.commands.party import serve
@@ -45,6 +47,36 @@ def test_hosted_checks_run_the_same_script_on_each_python() -> None:
     assert all(re.search(r"@[0-9a-f]{40}$", step["uses"]) for step in job["steps"] if "uses" in step)
 
 
+def test_a_pull_request_cannot_reach_more_than_its_own_run() -> None:
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    said = yaml.safe_load(text)  # YAML 1.1 reads `on` as true
+    assert {*said[True]} == {"push", "pull_request"}
+    assert said["permissions"] == {"contents": "read"}
+    (job,) = said["jobs"].values()
+    assert "permissions" not in job
+    assert not any(step["with"]["persist-credentials"] for step in job["steps"] if "uses" in step)
+    assert {*re.findall(r"\${{ *([\w.]+)", text)} == {"matrix.python"}, "words of others would be commands"
+
+
+def test_hosted_checks_set_what_the_script_reads() -> None:
+    (job,) = read(".github/workflows/ci.yml")["jobs"].values()
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "${ON:-" in script
+    assert job["env"]["ON"] == "${{ matrix.python }}"
+    targets = re.findall(r"\bmake ([\w-]+)", script)
+    assert {*targets} <= {*re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)}
+
+
+def test_no_program_is_committed() -> None:
+    said = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False).stdout
+    if not said:
+        pytest.skip("no repository of git")
+    files = [path for path in map(ROOT.joinpath, said.decode().split("\0")[:-1]) if path.is_file()]
+    programs = (b"\x7fELF", b"MZ", b"\xca\xfe\xba\xbe", b"\xcf\xfa\xed\xfe", b"!<arch>", b"\0asm", b"PK\3\4")
+    assert [path for path in files if path.read_bytes()[:8].startswith(programs)] == []
+    assert [path for path in files if path.suffix in (".pyc", ".so", ".a", ".jar", ".whl")] == []
+
+
 def test_hooks_and_templates_name_what_is_there() -> None:
     (local,) = read(".pre-commit-config.yaml")["repos"]
     check = re.search(r"^check: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
@@ -65,6 +97,9 @@ def test_security_tells_of_every_package_that_a_party_installs() -> None:
     assert {*rows} == DIRECT
     for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text):
         assert (ROOT / link).exists(), link
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    for name in re.findall(r"`(test_\w+)`", text):
+        assert f"def {name}(" in tests, name
 
 
 def plain(name: str) -> str:
@@ -88,6 +123,28 @@ def test_what_a_party_installs_is_what_was_tested_each_file_by_its_hash(extra: s
     }
     more = {re.split(r"[^\w.-]", line)[0] for line in PROJECT["optional-dependencies"].get(extra, ())}
     assert {plain(name) for name in DIRECT | more} <= {plain(name) for name, _, _ in entries}
+
+
+def bill(path: Path, **licences: object) -> Path:
+    """A bill of packages with these licences, beside one that declares none."""
+    found = {"dp-accounting": None} | {name.replace("_", "-"): own for name, own in licences.items()}
+    components = [{"name": name} | ({"licenses": own} if own else {}) for name, own in found.items()]
+    path.write_text(json.dumps({"components": components}), encoding="utf-8")
+    return path
+
+
+def test_a_bill_has_a_licence_for_each_package_declared_or_with_its_source(tmp_path: Path) -> None:
+    declared = [{"license": {"acknowledgement": "declared", "id": "MIT"}}]
+    path = bill(tmp_path / "bill.json", attrs=declared)
+    state(path)
+    first, second = json.loads(path.read_text(encoding="utf-8"))["components"]
+    assert second["licenses"] == declared
+    ((licence,),) = (one.values() for one in first["licenses"])
+    assert (licence["id"], licence["acknowledgement"]) == ("Apache-2.0", "concluded")
+    assert licence["url"].startswith("https://github.com/google/differential-privacy/")
+    for wrong in ({"attrs": None}, {"dp_accounting": declared}):
+        with pytest.raises(SystemExit, match=next(iter(wrong)).replace("_", "-")):
+            state(bill(tmp_path / "bill.json", **wrong))
 
 
 def unit(name: str) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from httpx import ConnectError
+from httpx import ConnectError, ConnectTimeout
 from support.every import every
 from support.grid_double import Fate, GridDouble, failing, from_another, late, silent, twice
 
@@ -90,6 +90,37 @@ def test_a_superlink_that_is_gone_ends_the_run_and_not_the_rounds(monkeypatch: p
     monkeypatch.setattr(grid, "pull_messages", gone)
     with pytest.raises(ConnectError):
         exchange(grid)(REQUESTS)
+
+
+@every("call", ["get_node_ids", "push_messages", "pull_messages"])
+def test_a_slow_handshake_is_tried_again_and_sends_nothing_twice(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid, calls = double(), [0]
+    real = getattr(grid, call)
+
+    def slow(*words: Any) -> Any:
+        calls[0] += 1
+        if calls[0] in (1, 3):
+            raise ConnectTimeout("_ssl.c:989: The handshake operation timed out")
+        return real(*words)
+
+    monkeypatch.setattr(grid, call, slow)
+    assert set(exchange(grid)(REQUESTS, entering=True)) == {*NODES}
+    assert len(grid.seen) == len(NODES)
+
+
+def test_a_superlink_without_a_handshake_for_a_whole_wave_leaves_all_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid = double()
+
+    def slow(messages: Any) -> Any:
+        raise ConnectTimeout("_ssl.c:989: The handshake operation timed out")
+
+    monkeypatch.setattr(grid, "push_messages", slow)
+    assert exchange(grid)(REQUESTS) == {}
+    assert grid.now == pytest.approx(5.0, abs=0.2)
 
 
 def test_a_party_without_a_node_is_silent() -> None:

@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.run import RunNotRunningException
+from httpx import ConnectTimeout
 from support.every import every
 from support.grid_double import GridDouble
 
@@ -103,6 +104,22 @@ def played(link: SuperLink) -> list[bool]:
     while turns[-1]:
         turns.append(node.answer())
     return turns
+
+
+def test_a_slow_handshake_does_not_end_a_node() -> None:
+    link = SuperLink(asked(1))
+    receive, calls = link.receive, [0]
+
+    def slow() -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise ConnectTimeout("_ssl.c:989: The handshake operation timed out")
+        return receive()
+
+    link.receive = slow  # type: ignore[method-assign]
+    node = Node(counting(), link.link(), {}, {})
+    assert [node.answer(), node.answer()] == [False, True]
+    assert len(link.replies) == 1
 
 
 def test_an_app_stays_loaded_and_its_replies_name_what_they_answer() -> None:
