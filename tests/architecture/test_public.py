@@ -246,7 +246,7 @@ SLOW = {("securefl", name) for name in ("run", "run_sweep", "load", "forecast")}
 
 
 def test_a_face_loads_nothing_before_it_is_asked() -> None:
-    slow = ("torch", "dp_accounting", "tenseal", "flwr", "pandas")
+    slow = ("torch", "numpy", "scipy", "pandas", "matplotlib", "dp_accounting", "tenseal", "flwr")
     packages = [face for face in FACES if face not in MODULES]
     code = f"""
 import sys

@@ -2,12 +2,12 @@
 
     python tests/fuzz/run.py SEED INPUTS                  mutations of valid messages, and known attacks
     python tests/fuzz/run.py --guided SECONDS FOLDER      coverage-guided, where atheris is installed
-    python tests/fuzz/run.py --reached                    the functions that valid messages reach
 
 `tests` must be on the path, for what tests share. Any exception but the package's own ends a run. The first
 prints inputs, how many were refused and how many passed, and the growth of memory in KiB over the last four
-fifths. The second divides the seconds among the targets and the cores, writes the figures of each target to
-FOLDER/fuzz.csv, and keeps the bytes of a finding, the log and the traceback beside it.
+fifths; then, a line each, the functions of the package that valid messages enter. The second divides the
+seconds among the targets and the cores, writes the figures of each target to FOLDER/fuzz.csv, and keeps the
+bytes of a finding, the log and the traceback beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import random
 import re
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FrameType
@@ -73,6 +73,7 @@ def random_inputs(seed: int, inputs: int) -> None:
     found = dict(targets())
     rng, known = random.Random(seed), import_module("fuzz.matching").attacks()
     refused = before = 0
+    entered = reached(found)
     for name, target in found.items():
         assert not target.refuses(target.valid), f"{name} refuses what is valid"
     chosen = rng.choices(list(found), [target.weight for target in found.values()], k=inputs)
@@ -87,6 +88,24 @@ def random_inputs(seed: int, inputs: int) -> None:
         if turn == inputs // 5:
             before = peak()
     print(inputs, refused, inputs - refused, peak() - before)
+    for code in entered:
+        print(Path(code.co_filename).relative_to(ROOT), code.co_qualname)
+
+
+def reached(found: Mapping[str, Any]) -> set[CodeType]:
+    """The functions of the package that valid messages enter."""
+    seen = set[CodeType]()
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            seen.add(frame.f_code)
+
+    sys.setprofile(watch)
+    for target in found.values():
+        for valid in (target.valid, *target.more):
+            target.refuses_damaged(valid)
+    sys.setprofile(None)
+    return {code for code in seen if code.co_filename.startswith(f"{ROOT / 'securefl'}")}
 
 
 def peak() -> int:
@@ -165,31 +184,9 @@ def figures(name: str, folder: Path) -> tuple[str, ...]:
     return name, seconds, done, a_second, newest(r"cov: (\d+)"), f"{len(kept)}"
 
 
-# Which decoders are reached -----------------------------------------------------------------------
-
-
-def reached() -> set[CodeType]:
-    """The functions of the package that valid messages enter."""
-    seen, found = set[CodeType](), dict(targets())
-
-    def watch(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            seen.add(frame.f_code)
-
-    sys.setprofile(watch)
-    for target in found.values():
-        for valid in (target.valid, *target.more):
-            target.refuses_damaged(valid)
-    sys.setprofile(None)
-    return {code for code in seen if code.co_filename.startswith(f"{ROOT / 'securefl'}")}
-
-
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["--guided", seconds, folder]:
             sys.exit(guided_inputs(int(seconds), Path(folder)) > 0)
-        case ["--reached"]:
-            for code in reached():
-                print(Path(code.co_filename).relative_to(ROOT), code.co_qualname)
         case [seed, inputs]:
             random_inputs(int(seed), int(inputs))

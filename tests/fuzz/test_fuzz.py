@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from fuzz.decoders import ALONE, parsing
+from fuzz.parties import KINDS
 
 FUZZ = Path(__file__).with_name("run.py")
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
 SLOW = [pytest.param(seed, 25_000, marks=pytest.mark.slow) for seed in range(1, 7)]
 
 
@@ -26,15 +30,36 @@ def run(folder: Path, *words: object, timeout: int) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize(("seed", "inputs"), [(0, 16_000), *SLOW])
-def test_many_inputs_do_no_harm(seed: int, inputs: int, tmp_path: Path) -> None:
-    """No crash, no error but the package's own, no growth."""
+def test_many_inputs_do_no_harm_and_every_decoder_gets_some(seed: int, inputs: int, tmp_path: Path) -> None:
+    """No crash, no error but the package's own, no growth. Other decoders read what nobody else writes."""
     done = run(tmp_path, seed, inputs, timeout=280)
     assert done.returncode == 0, done.stderr[-4000:]
-    tried, refused, passed, grown_kib = map(int, done.stdout.split())
+    figures, *reached = done.stdout.splitlines()
+    tried, refused, passed, grown_kib = map(int, figures.split())
     assert tried == inputs
     assert refused > 0.6 * tried
     assert passed > 0, "single flips that leave a valid ring element are garbage, not a danger"
     assert grown_kib < 64 * 1024
+    found = set(parsing(ROOT / "securefl", ROOT))
+    assert len(found) > 90
+    assert sorted(one for one in found.difference(reached) if not one.startswith(tuple(ALONE))) == []
+    assert [where for where in ALONE if not any(one.startswith(where) for one in found)] == []
+
+
+def test_every_message_class_is_fuzzed() -> None:
+    marked = [
+        kind
+        for path in (ROOT / "securefl").rglob("*.py")
+        for kind in re.findall(r'^@message\("([\w-]+)"', path.read_text(encoding="utf-8"), re.M)
+    ]
+    assert sorted(kind.__wire__.kind for kind in KINDS) == sorted(marked)
+
+
+def test_a_new_decoder_is_found(tmp_path: Path) -> None:
+    (tmp_path / "new.py").write_text(
+        "class A:\n    def b(self):\n        def c(raw):\n            json.loads(raw)\n"
+    )
+    assert [one.split()[1] for one in parsing(tmp_path, tmp_path)] == ["A.b.<locals>.c"]
 
 
 @pytest.mark.slow  # unguided inputs are tried in the fast suite

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import doctest
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import securefl
-
-SLOW = ("torch", "numpy", "pandas", "matplotlib", "dp_accounting", "tenseal")
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +20,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_name_is_a_rooms() -> None:
     rooms = {path.stem for path in Path(securefl.__file__).parent.iterdir()}
     assert not rooms & set(securefl.__all__)
-
-
-def test_the_package_imports_nothing_before_a_name_is_used() -> None:
-    code = f"import sys, securefl; print(*(n for n in {SLOW} if n in sys.modules)); securefl.Plan"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
 
 
 def test_another_name_is_an_attribute_error() -> None:

@@ -21,7 +21,10 @@ from securefl.commands.main import Commands, cli, version
 from securefl.core.installed import entry_points
 from securefl.core.release import PARTIES
 
-SLOW = ("torch", "matplotlib", "dp_accounting", "scipy", "pandas", "tenseal", "sklearn", "opacus", "jinja2")
+SLOW = (
+    *("torch", "matplotlib", "dp_accounting", "scipy", "pandas", "tenseal", "sklearn", "opacus", "jinja2"),
+    *("flwr", "ray"),
+)
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 HELP = """
 with click.Context(cli, info_name="securefl") as context:
@@ -78,6 +81,8 @@ LOADED: Sequence[tuple[tuple[str, ...], Sequence[str]]] = (
         (
             call("calibrate --epsilon 1 --delta 1e-5 --sensitivity 1"),
             "import securefl; securefl.SecureAggregator, securefl.masked_sum",
+            # A party of Flower's reads its terms without Flower.
+            "from securefl.flower import AppTerms",
         ),
     ),
     (
@@ -108,23 +113,23 @@ for name in sorted({name for loaded, codes in steps for name in loaded}):
     import_module(name)
 
 
-def done(loaded, code):
+def done(loaded, codes):
     # Libraries that a step may load are there before it, and the others as if nobody had loaded them.
     hidden = {name for name in slow if name not in loaded}
     for name in set(sys.modules) - before:
         if name.partition(".")[0] in hidden:
             del sys.modules[name]
-    exec(code, globals())
-    print("LOADED", *sorted(name for name in slow if name in sys.modules), flush=True)
+    for code in codes:
+        exec(code, globals())
+        print("LOADED", *sorted(name for name in slow if name in sys.modules), flush=True)
 
 
 for loaded, codes in steps:
-    for code in codes:
-        if os.fork() == 0:
-            done(loaded, code)
-            os._exit(0)
-        if os.wait()[1] != 0:
-            sys.exit(1)
+    if os.fork() == 0:
+        done(loaded, codes)
+        os._exit(0)
+    if os.wait()[1] != 0:
+        sys.exit(1)
 """
 
 

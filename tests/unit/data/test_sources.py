@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import struct
-import sys
 import urllib.error
 from pathlib import Path
 
@@ -54,13 +53,6 @@ def test_a_seeded_split_repeats_and_another_seed_gives_another() -> None:
 
     np.testing.assert_array_equal(first.train.x, again.train.x)
     assert not np.array_equal(first.train.x, other.train.x)
-
-
-def test_the_data_package_does_not_import_torch() -> None:
-    import subprocess
-
-    code = "import sys, securefl.data; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # --- formats -----------------------------------------------------------------------------------

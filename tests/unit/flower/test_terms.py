@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -152,9 +150,3 @@ def test_a_wrong_file_is_refused_with_its_name(text: str, said: str, tmp_path: P
         with pytest.raises(ConfigError, match=said) as error:
             read()
         assert str(path) in str(error.value)
-
-
-def test_a_party_reads_its_terms_without_flower() -> None:
-    code = "import sys; from securefl.flower import AppTerms; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert not {"flwr", "ray"} & set(loaded.split())
