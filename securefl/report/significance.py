@@ -52,8 +52,8 @@ def _differences(gaps: ArrayLike) -> NDArray[np.float64]:
     """The gaps that are not 0, over the largest. Those that differ by rounding alone are tied."""
     known = np.asarray(gaps, dtype=np.float64)
     known = known[known != 0]
-    known /= np.abs(known).max(initial=0.0)
-    return known.round(6)
+    tied: NDArray[np.float64] = np.round(known / np.abs(known).max(initial=0.0), 6)
+    return tied
 
 
 def signed_rank(gaps: ArrayLike) -> float:
