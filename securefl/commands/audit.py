@@ -81,9 +81,9 @@ def _picture(findings: Sequence[Mapping[str, Any]]) -> Figure:
     for found in findings:
         by_claim[json.dumps(found["event"])].append(found)
     claims, proved = dict[str, Curve](), dict[str, list[tuple[float, float]]]()
-    for event, own in by_claim.items():
+    for own in by_claim.values():
         first, *others = dict.fromkeys(found["name"] for found in own)
         name = first + (f" and {len(others)} more" if others else "")
-        claims[name] = Curve.of({load_event(json.loads(event)): 1})
+        claims[name] = Curve.of({load_event(own[0]["event"]): 1})
         proved[name] = [(found["lower"], found["delta"]) for found in own]
     return curves(claims, proved)

@@ -45,6 +45,9 @@ PROTECT = {
     "With a `secret`, the same place": """
         unit/mechanisms/test_protect.py test_a_secret_gives_the_same_noise_again_and_another_place_other_noise
         """,
+    "Under a `sampling_rate` below 1": """
+        unit/mechanisms/test_secret_draws.py test_a_client_that_is_not_drawn_sends_zeros_and_nothing_else
+        """,
     "With a `secret`, two contents": """
         unit/mechanisms/test_protect.py test_two_values_in_one_place_have_two_fingerprints
         unit/accounting/test_ledger.py
