@@ -92,7 +92,7 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
     for key in ("hidden", "width", "dropout", "augment"):
         if key in table:
             raise ConfigError(
-                f"[model] Expected no `{key}` for {'a model from Python' if brought else repr(kind)}, got "
+                f"[model] Expected no `{key}` for {'a model from Python' if brought else f'`{kind}`'}, got "
                 "it: packaged models alone have it. Leave it out; your model draws in its own code, such as "
                 "by nn.Dropout, and an option that it takes stands under [model.options]."
             )

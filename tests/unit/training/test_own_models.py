@@ -359,7 +359,7 @@ def test_names_of_what_is_not_there_or_frozen_are_refused(factory: Any, train: A
 
 @pytest.mark.parametrize("key", ["hidden", "width", "dropout", "augment"])
 def test_a_setting_of_packaged_models_is_refused_with_where_it_belongs(key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"no `{key}` for 'net:Net'.*\[model.options\]"):
+    with pytest.raises(ConfigError, match=rf"no `{key}` for `net:Net`.*\[model.options\]"):
         section_of({"kind": "net:Net", key: 1}, brought=False)
     assert section_of({"kind": "net:Net", "options": {key: 1}}, brought=False)[0] is OwnModelSection
 
