@@ -468,6 +468,4 @@ class Plan:
     def words(self) -> dict[str, Any]:
         """Every field by its name, as in digests and files."""
         words = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        if self.sampling_rate == 1:  # a plan without draws has the text that it had before there were any
-            del words["sampling_rate"]
         return words | {"weights": dict(self.weights), "max_releases": dict(self.max_releases)}

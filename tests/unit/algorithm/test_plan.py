@@ -40,6 +40,7 @@ OTHER: dict[str, Any] = {
     "separation": 3,
     "coefficients": (1.0, 0.5),
     "decays": (0.9,),
+    "sampling_rate": 0.5,
     "corrupt": 0.1,
     "min_cohort_size": 21,
     "max_cohort_size": 39,

@@ -35,7 +35,7 @@ def audited(moved: int, noise: bool) -> Any:
     )  # fmt: skip
     keys = iter(range(1, 1000))
     found = audit(own, samples=30, source=lambda: Source(SecretKey(next(keys).to_bytes(32, "big"))))
-    return found.lower, found.verdict
+    return found.bound.lower, found.verdict
 
 
 def test_a_record_that_moves_nothing_proves_nothing() -> None:

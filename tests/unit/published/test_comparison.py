@@ -26,8 +26,9 @@ FIGURES = compared(TABLE, RUNS["one"])
 
 def test_the_table_in_lines() -> None:
     said = comparison.lines(TABLE, FIGURES)
-    assert said[:10] == [
+    assert said[:11] == [
         "Digits (Nobody, Table 1)",
+        "Measured is a twin, whose figures are of another task: 2 rounds; published: 500 rounds.",
         "",
         "one",
         "                 best accuracy                    rounds to 0.2",

@@ -74,6 +74,6 @@ def test_shares_are_better_if_they_are_smaller_and_have_no_target() -> None:
     figures = comparison.compare(table, comparison.values(table, {"one": both}))
     assert figures["lead"].tolist()[0] == 0.5
     said = comparison.lines(table, figures)
-    assert said[3].split() == ["parameters", "(share)"]
+    assert said[4].split() == ["parameters", "(share)"]
     end = "beside Avg (0.500 [0.500 to 0.500], r 1.00)."
     assert any(line.startswith("- one, parameters (share): Ours:") and line.endswith(end) for line in said)

@@ -136,7 +136,7 @@ def test_values_in_force_include_defaults() -> None:
     assert in_force(second, "privacy.calibration", unit) == "exact"
     assert in_force(second, "arm.protocol", unit) == "fedlog"
     assert in_force(second, "arm.nothing.here", unit) is None
-    assert show(in_force(second, "arm.clip", unit)) == "kind unit-l2, bound 1"
+    assert show(in_force(second, "arm.clip", unit)) == "kind unit-l2, bound 1, digits 10"
 
 
 @every(
