@@ -17,7 +17,7 @@ from securefl.core.errors import ConfigError
 from securefl.published.table import Figure, Measure, Table, differences, tasks
 from securefl.report import terminal
 from securefl.report.plots import evaluated
-from securefl.report.significance import LEVEL, adjusted, listed, rank_biserial, student
+from securefl.report.significance import LEVEL, adjusted, listed, rank_biserial, student, unequal
 from securefl.report.tables import write_csv
 from securefl.storage.texts import read_text
 
@@ -199,7 +199,7 @@ def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
         for row in part.rows:
             own, printed = runs[row.arm], row.figures.get(measure, Figure(mean=None))
             lead = leads.get(row.arm)
-            level = nan if lead is None else np.count_nonzero(lead == 0)
+            level = nan if lead is None else len(lead) - len(unequal(lead))
             mean, half = (nan, nan) if lead is None else student(lead)
             figures.append(
                 {

@@ -48,12 +48,13 @@ def with_interval(values: Sequence[float]) -> str:
     return number_text(mean, 3) + ("" if math.isnan(half) else f" ± {number_text(half, 3)}")
 
 
-def _differences(gaps: ArrayLike) -> NDArray[np.float64]:
-    """The gaps that are not 0, over the largest. Those that differ by rounding alone are tied."""
-    known = np.asarray(gaps, dtype=np.float64)
-    known = known[known != 0]
-    tied: NDArray[np.float64] = np.round(known / np.abs(known).max(initial=0.0), 6)
-    return tied
+def unequal(gaps: ArrayLike) -> NDArray[np.float64]:
+    """The gaps that are not 0, to six digits: those that differ by rounding alone are equal.
+
+    A gap below 1e-9 is 0. Files have values of nine decimals.
+    """
+    known = np.round(np.asarray(gaps, dtype=np.float64), 9)
+    return np.array([float(f"{gap:.6g}") for gap in known[known != 0]])
 
 
 def signed_rank(gaps: ArrayLike) -> float:
@@ -61,7 +62,7 @@ def signed_rank(gaps: ArrayLike) -> float:
 
     Pairs without a difference are left out. If fewer than two pairs remain, p is 1.
     """
-    differences = _differences(gaps)
+    differences = unequal(gaps)
     if len(differences) < 2:
         return 1.0
     from scipy.stats import PermutationMethod, wilcoxon  # late: it takes longer to load than all else here
@@ -77,7 +78,7 @@ def rank_biserial(gaps: ArrayLike) -> float:
     It is the difference of the two sums of ranks over their sum. Pairs without a difference are left out. If
     fewer than two remain, it is nan: of one pair it is always 1 or -1.
     """
-    differences = _differences(gaps)
+    differences = unequal(gaps)
     if len(differences) < 2:
         return math.nan
     from scipy.stats import rankdata  # late, as above
@@ -100,11 +101,11 @@ def adjusted(gaps: Mapping[str, ArrayLike]) -> tuple[dict[str, float], int]:
     Raises:
         Nothing.
     """
-    unequal = {name: own for name, own in gaps.items() if np.any(own)}
+    apart = {name: own for name, own in gaps.items() if len(unequal(own))}
     # Without any, all of them could be significant if only their seeds differed.
-    needed = least_pairs(len(unequal) or max(1, len(gaps)))
-    p = dict(zip(unequal, holm([signed_rank(own) for own in unequal.values()]), strict=True))
-    return {name: p[name] for name, own in unequal.items() if np.count_nonzero(own) >= needed}, needed
+    needed = least_pairs(len(apart) or max(1, len(gaps)))
+    p = dict(zip(apart, holm([signed_rank(own) for own in apart.values()]), strict=True))
+    return {name: p[name] for name, own in apart.items() if len(unequal(own)) >= needed}, needed
 
 
 def least_p(seeds: int) -> float:

@@ -135,3 +135,17 @@ def test_gaps_that_differ_by_rounding_alone_are_tied() -> None:
         assert len(set(np.abs(gaps))) == 5  # the first two are 17 records, and differ by rounding
         assert rank_biserial(gaps) == rank_biserial(ours - theirs)
         assert signed_rank(gaps) == signed_rank(ours - theirs)
+
+
+@every("far", [1e8, -1e8, np.inf])
+def test_one_far_seed_hides_no_other(far: float) -> None:
+    gaps = [far, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    assert rank_biserial(gaps) == pytest.approx(1.0 if far > 0 else (28 - 8) / 36)
+    assert signed_rank(gaps) == pytest.approx(2**-7 if far > 0 else 0.1953125)
+
+
+def test_gaps_of_rounding_alone_are_level() -> None:
+    dust = np.full(8, 1e-17)
+    assert adjusted({"a": dust})[0] == {}
+    assert np.isnan(rank_biserial(dust))
+    assert adjusted({"a": [*dust[:7], 0.1]})[0] == {}
