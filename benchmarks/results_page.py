@@ -284,6 +284,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "FedProf under Theorem 1": theorem_1,
     "FedCor's ablations": ablations,
     "Compressed updates": lambda: whole("cs_fl_skew.csv"),
+    "ADDS with convolutions, one change at a time": lambda: whole("adds_changes.csv"),
     "How normal fused representations are": lambda: whole("residual.csv"),
     "FedCor by annealing": annealing,
     "How normal loss changes are": lambda: whole("fedcor_normality.csv"),
