@@ -80,7 +80,6 @@ release: $(RELEASE)/.installed  ## sdist and wheel of the last commit in dist, b
 	rm -rf dist
 	$(RELEASE)/bin/python tools/release.py dist
 	$(RELEASE)/bin/twine check --strict dist/*.whl dist/*.tar.gz
-	cp deploy/* dist
 
 CPU := https://download.pytorch.org/whl/cpu
 lock: $(RELEASE)/.installed  ## deploy/requirements*.txt: what a party installs on Linux, Python 3.11, each file with its hash

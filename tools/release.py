@@ -1,12 +1,13 @@
 """Build a release twice, from two clean clones of the last commit, and refuse two that differ in a byte.
 
-python tools/release.py FOLDER    # sdist, wheel, the files of each, and SHA256SUMS
+python tools/release.py FOLDER    # sdist, wheel, the files of each, SHA256SUMS, and how to deploy them
 """
 
 from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -77,6 +78,7 @@ def main(out: Path) -> None:
             sums.append("".join(f"{sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in made))
             for one in made:
                 one.with_name(f"{one.name}.contents").write_text("\n".join(contents(one)) + "\n", "utf-8")
+        shutil.copytree(clone / "deploy", out, dirs_exist_ok=True)
     if sums[0] != sums[1]:
         raise SystemExit(f"Two builds differ:\n{sums[0]}{sums[1]}")
     (out / "SHA256SUMS").write_text(sums[0], encoding="utf-8")

@@ -135,7 +135,14 @@ class Moments:
         Returns:
             int64 (2 q + 1,), in units of STEP: the count, the means and the squares. One record moves them
             by at most `sensitivity`.
+
+        Raises:
+            DataError: outputs of another number of dimensions.
         """
+        if outputs.ndim != 2:
+            raise DataError(
+                f"Expected outputs of shape (n, q), got shape {outputs.shape}. Give each record a row."
+            )
         x = outputs[clipping.finite(outputs)]
         # Clip before dividing: a bound below 1 would make a huge record infinite.
         means = clipping.to_grid(clipping.clip_l2(x, self.bound) / self.bound, STEP, _UNIT)
@@ -153,12 +160,19 @@ class Moments:
 
         Returns:
             Mean and variance, (q,) each. The count is at least 1.
+
+        Raises:
+            DataError: sums of another shape, or that are not finite.
         """
+        sums = finite_vector("sums", sums)
+        if len(sums) % 2 == 0:
+            raise DataError(f"Expected sums of shape (2 q + 1,), got shape {sums.shape}. Leave none out.")
         # Noise can make the count or a variance negative, and callers divide by both and take roots.
         q = len(sums) // 2
         count = max(sums[0] / WEIGHT, 1.0)
         mean = sums[1 : q + 1] * self.bound / count
-        variance = np.maximum(sums[q + 1 :] * self.square_bound / count - mean**2, floor)
+        with np.errstate(over="ignore"):  # the square of a huge mean is infinite, and the floor holds
+            variance = np.maximum(sums[q + 1 :] * self.square_bound / count - mean**2, floor)
         return MeanVariance(mean, variance, max(1, round(count)))
 
 
@@ -206,8 +220,14 @@ class Losses:
         """Return the mean loss in noised sums, within [0, B].
 
         Args:
-            sums: sums of all clients with noise, times STEP, float64 (2,).
+            sums: finite sums of all clients with noise, times STEP, float64 (2,).
+
+        Raises:
+            DataError: sums of another shape, or that are not finite.
         """
+        sums = finite_vector("sums", sums)
+        if len(sums) != 2:
+            raise DataError(f"Expected sums of shape (2,), got shape {sums.shape}: the count and the losses.")
         return float(np.clip(sums[1] * self.bound / max(sums[0] / WEIGHT, 1.0), 0, self.bound))
 
 

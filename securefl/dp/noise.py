@@ -93,6 +93,7 @@ class Source(Guarded):
 
         Raises:
             LocalProtocolError: as for the class.
+            ValueError: a negative count.
         """
         stream = self._stream
         with stream.lock:
@@ -109,5 +110,6 @@ class Source(Guarded):
 
         Raises:
             LocalProtocolError: as for the class.
+            ValueError: a negative count.
         """
         return normals(count, self.words)

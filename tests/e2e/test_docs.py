@@ -13,7 +13,14 @@ from securefl.study.packaged import packaged
 ROOT = Path(__file__).parents[2]
 # The home of the site links to pages that are made from the code; its strict build checks those links.
 PAGES = [path for path in ROOT.glob("docs/*.md") if path.name != "index.md"]
-OTHERS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
+OTHERS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    ".github/RELEASING.md",
+    "benchmarks/README.md",
+)
 DOCUMENTS = [*(ROOT / name for name in OTHERS), *PAGES]
 MADE = ROOT / "docs" / "reference" / "keys.md"
 """A page that is made from the code. The site's strict build checks links to it."""

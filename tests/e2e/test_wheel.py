@@ -156,6 +156,21 @@ def test_two_builds_of_a_commit_have_the_same_bytes_and_its_name(repository: Pat
         assert packed.read("securefl/commit.txt").decode() == head(repository)
 
 
+def test_a_release_has_the_folder_deploy_of_its_commit(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", repository, clone], check=True)
+    committed = {path.name: path.read_bytes() for path in (clone / "deploy").iterdir()}
+    stale = clone / "deploy" / "__pycache__"  # ignored, so the checkout counts as unchanged
+    stale.mkdir()
+    (stale / "stale.pyc").touch()
+    monkeypatch.setattr(release, "ROOT", clone)
+    release.main(tmp_path / "dist")
+    packed = {path.name: path.read_bytes() for path in (tmp_path / "dist").iterdir()}
+    assert committed.items() <= packed.items()
+
+
 def test_a_changed_checkout_says_so(repository: Path, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", repository, clone], check=True)

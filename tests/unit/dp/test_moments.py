@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from math import sqrt
 
 import numpy as np
 import pytest
 from support.every import every
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.dp import calibration, gaussian
 from securefl.dp.moments import STEP, Losses, Moments
 from securefl.dp.noise import Source
@@ -99,6 +100,33 @@ def test_what_noise_makes_impossible_is_still_a_profile() -> None:
     assert found.variance.min() == 1e-6
     assert Losses(bound=2.0).mean(np.array([-1.0, -4.0])) == 0.0
     assert Losses(bound=2.0).mean(np.array([0.1, 1e6])) == 2.0
+
+
+def test_a_huge_noised_mean_has_the_least_variance_and_no_warning() -> None:
+    """Its square is above the floats."""
+    found = MOMENTS.profile(np.array([1.0, -1e300, 1.0]))
+    assert found.mean[0] == -3e300 / 2
+    assert found.variance[0] == 1e-6
+
+
+@every(
+    ("said", "wrong"),
+    [("shape (4,)", np.ones(4)), ("shape (1, 3)", np.ones((1, 3))), ("1 of 3", [math.nan, 1, 1])],
+)
+def test_a_profile_is_of_finite_sums_of_an_odd_number(said: str, wrong: np.ndarray) -> None:
+    with pytest.raises(DataError, match=re.escape(said)):
+        MOMENTS.profile(wrong)
+
+
+@every(("said", "wrong"), [("shape (1,)", np.ones(1)), ("shape (3,)", np.ones(3)), ("1 of 2", [1, math.inf])])
+def test_a_mean_loss_is_of_two_finite_sums(said: str, wrong: np.ndarray) -> None:
+    with pytest.raises(DataError, match=re.escape(said)):
+        Losses(bound=2.0).mean(wrong)
+
+
+def test_records_of_a_profile_are_rows() -> None:
+    with pytest.raises(DataError, match=re.escape("(n, q), got shape (3,)")):
+        MOMENTS.sums(np.ones(3))
 
 
 def test_a_loss_moves_by_its_sensitivity_at_most() -> None:
