@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 STATED = {
     # Its metadata say "License: Apache 2.0", which is no identifier of SPDX. It packs no text of a licence.
@@ -22,19 +24,34 @@ STATED = {
 def state(bill: Path) -> None:
     """Write the licences of STATED into a bill in CycloneDX's JSON.
 
-    Raises SystemExit if a package is left without one, or if one of STATED declares its own by now.
+    Raises SystemExit if it is no bill, a package is left without a licence, or one of STATED declares its own
+    by now.
     """
-    said = json.loads(bill.read_text(encoding="utf-8"))
-    bare = {one["name"]: one for one in said["components"] if not one.get("licenses")}
-    if differ := bare.keys() ^ STATED.keys():
+    try:
+        said = json.loads(bill.read_text(encoding="utf-8"))
+        components = said["components"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(
+            f"Expected a bill of materials with components in {bill}, got {type(error).__name__}: {error}. "
+            "Make it: make bill."
+        ) from None
+    bare = [one for one in components if not any(map(_named, one.get("licenses", ())))]
+    if differ := {one["name"] for one in bare} ^ STATED.keys():
         raise SystemExit(
             f"Expected packages without a licence to be those of STATED in {__file__}, "
             f"got others: {sorted(differ)}. "
             "Read the licence in their files and state it there, or take out what declares its own."
         )
-    for name, (licence, source) in STATED.items():
-        bare[name]["licenses"] = [{"license": {"acknowledgement": "concluded", "id": licence, "url": source}}]
+    for one in bare:  # also each of two of one name
+        licence, source = STATED[one["name"]]
+        one["licenses"] = [{"license": {"acknowledgement": "concluded", "id": licence, "url": source}}]
     bill.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+
+
+def _named(choice: Mapping[str, Any]) -> bool:
+    """Whether this entry of `licenses` says which licence: an expression, an identifier of SPDX or a name."""
+    licence = choice.get("license", {})
+    return bool(choice.get("expression") or licence.get("id") or licence.get("name"))
 
 
 if __name__ == "__main__":

@@ -65,9 +65,14 @@ def needing(extra: str, work: str) -> Iterator[None]:
             for line in metadata.requires("securefl") or ()
             if re.search(rf"""extra == ['"]{extra}['"]$""", line)
         ]
+        # The metadata of an older install may lack the extra.
+        remedy = (
+            f"Install them: pip install {shlex.join(packages)}"
+            if packages
+            else "The installed securefl has no such extra: install this release of it again."
+        )
         raise ConfigError(
-            f"Expected the packages of the extra {extra} {work}, got: {error}. Install them: "
-            f"pip install {shlex.join(packages)}"
+            f"Expected the packages of the extra {extra} {work}, got: {error}. {remedy}"
         ) from None
 
 

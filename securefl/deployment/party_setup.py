@@ -164,9 +164,14 @@ def require_agreed(content: PlanFile, plan: Plan, world: World) -> None:
     for name in sorted({*found, *content.files}):
         if (own := found.get(name)) != (before := content.files.get(name)):
             agreed, got = (f"SHA-256 {digest[:12]}" if digest else "none" for digest in (before, own))
+            remedy = (
+                "the file was changed. Bring it back, or agree"
+                if before
+                else "the study names it since, or nobody was asked then. Agree"
+            )
             raise ConfigError(
-                f"Expected the {in_words(name)} of party.toml, {agreed}, got {got}: the file was changed. "
-                "Bring it back, or agree to the study again: securefl party init --again."
+                f"Expected the {in_words(name)} of party.toml, {agreed}, got {got}: {remedy} to the study "
+                "again: securefl party init --again."
             )
     if plan == content.plan:
         return

@@ -418,9 +418,13 @@ def _require_no_training(arms: Sequence[Arm], local: LocalTraining) -> None:
             buffers_bound=arm.local.buffers_bound,
         ):
             continue
+        got, remedy = "settings of training", "Set them under [dpsgd], or leave [dpsgd] out"
+        if "local" in getattr(arm.options, "presets", {}).get(arm.preset, {}):
+            got += f", which the preset {arm.preset!r} sets"
+            remedy = "Leave [dpsgd] out, or the preset if this protocol trains under [dpsgd]"
         raise ConfigError(
             f"{place_of(arm)} Expected bounds alone in `local` beside [dpsgd], which says how every arm "
-            "trains, got settings of training. Set them under [dpsgd], or leave [dpsgd] out."
+            f"trains, got {got}. {remedy}."
         )
 
 
@@ -474,7 +478,8 @@ def _arm(table: Any, local: Any, where: str, *read_with: Any) -> Arm:
     table, mistakes, keys = {"protocol": "", **table}, Mistakes(), ArmSection.__dataclass_fields__
     with mistakes.noted():
         table["protocol"], kind = kind_of(table["protocol"], where, *read_with)
-        table = _expanded(table, kind, where)
+        # Taken out first: what is told of it here is not told again of its type.
+        table = _expanded(table, table.pop("preset", None), kind, where)
     options = getattr(kind, "__dataclass_fields__", {})
     # Misspelt ones too, where the protocol's own are known.
     own = {
@@ -497,9 +502,9 @@ def _arm(table: Any, local: Any, where: str, *read_with: Any) -> Arm:
     return Arm(**found)
 
 
-def _expanded(table: Mapping[str, Any], kind: Any, where: str) -> dict[str, Any]:
-    """The table of an arm with the keys of its preset. Raises ConfigError for an unknown one."""
-    if (name := table.get("preset")) is None:
+def _expanded(table: Mapping[str, Any], name: Any, kind: Any, where: str) -> dict[str, Any]:
+    """The table of an arm with the keys of the preset of this name. Raises ConfigError for an unknown one."""
+    if name is None:
         return {**table}
     known: Mapping[str, Mapping[str, Any]] = getattr(kind, "presets", {})
     if not isinstance(name, str) or name not in known:
@@ -509,7 +514,8 @@ def _expanded(table: Mapping[str, Any], kind: Any, where: str) -> dict[str, Any]
             "options themselves."
         )
     both = [own["local"] for own in (known[name], table) if isinstance(own.get("local"), dict)]
-    return {**known[name], **table, **({"local": _over(*both)} if len(both) == 2 else {})}
+    shared = {"local": _over(*both)} if len(both) == 2 else {}
+    return {**known[name], **table, **shared, "preset": name}
 
 
 def _over(below: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

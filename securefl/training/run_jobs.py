@@ -59,18 +59,29 @@ def _again(fit: TrainingJob) -> TrainingJob:
 
 
 def _run(fit: TrainingJob) -> TrainingResult:
-    problem = fit.problem
-    if fit.head_first is not None:
-        # Such a body gives a record the same features in every pass.
-        features = body_features(problem.module(fit.start), fit.context.x, layers=fit.under_head or 1)
-        came = _run(fit.on_features(features))
-        if not isinstance(came, DataError):
-            came = _run(fit.under(came))
-        return came if fit.turns == 1 or isinstance(came, DataError) else _run(fit.after(came))
+    if fit.head_first is None:
+        return _with_statistics(fit)
+    came = _turn(fit)
+    while fit.turns > 1 and not isinstance(came, DataError):
+        fit = fit.after(came)
+        came = _turn(fit)
+    return came
+
+
+def _turn(fit: TrainingJob) -> TrainingResult:
+    """The training of the head, and then this one under it."""
+    # Such a body gives a record the same features in every pass.
+    features = body_features(fit.problem.module(fit.start), fit.context.x, layers=fit.under_head or 1)
+    came = _with_statistics(fit.on_features(features))
+    return came if isinstance(came, DataError) else _with_statistics(fit.under(came))
+
+
+def _with_statistics(fit: TrainingJob) -> TrainingResult:
+    """The trained model, and the running statistics of norms that each client keeps."""
     found = _trained(fit)
-    if isinstance(found, DataError) or not len(problem.initial_norms):
+    if isinstance(found, DataError) or not len(fit.problem.initial_norms):
         return found
-    return np.concatenate([found, statistics_vector(problem.layers)])
+    return np.concatenate([found, statistics_vector(fit.problem.layers)])
 
 
 def _trained(fit: TrainingJob) -> TrainingResult:

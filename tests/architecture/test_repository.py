@@ -146,6 +146,24 @@ def test_a_bill_has_a_licence_for_each_package_declared_or_with_its_source(tmp_p
     for wrong in ({"attrs": None}, {"dp_accounting": declared}):
         with pytest.raises(SystemExit, match=next(iter(wrong)).replace("_", "-")):
             state(bill(tmp_path / "bill.json", **wrong))
+    with pytest.raises(SystemExit, match="attrs"):
+        state(bill(tmp_path / "bill.json", attrs=[{"license": {}}]))
+
+
+def test_each_of_two_components_of_one_name_has_a_licence(tmp_path: Path) -> None:
+    path = tmp_path / "bill.json"
+    path.write_text(json.dumps({"components": [{"name": "dp-accounting"}, {"name": "dp-accounting"}]}))
+    state(path)
+    assert all(one["licenses"] for one in json.loads(path.read_text(encoding="utf-8"))["components"])
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}"])
+def test_what_is_no_bill_is_refused(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "bill.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(SystemExit, match=r"bill\.json, got .*make bill"):
+        state(path)
 
 
 def unit(name: str) -> dict[str, list[str]]:

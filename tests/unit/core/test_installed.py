@@ -37,3 +37,11 @@ def test_the_command_names_the_packages_of_the_extra(extra: str) -> None:
     command = shlex.split(str(refused.value).partition(" Install them: ")[2])
     assert command[:2] == ["pip", "install"]
     assert {Requirement(one) for one in command[2:]} == {Requirement(one) for one in EXTRAS[extra]}
+
+
+def test_an_extra_that_the_installed_metadata_lacks_gets_no_empty_command() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"has no such extra: install this .* again\.$"),
+        needing("none", "here"),
+    ):
+        import_module("no_such_package")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,37 @@ def test_a_party_refuses_a_file_that_was_changed_after_it_agreed_and_the_remedie
     again(tmp_path, "client-0000", starting(file))
     with folders.opened(client):
         pass
+
+
+def test_the_digest_of_weights_where_it_once_stood_is_refused_and_the_remedy_works(tmp_path: Path) -> None:
+    """It was a key of the party, before code had digests too. A new folder would lose the ledger."""
+    file, home = tmp_path / "start.safetensors", tmp_path / "client-0000"
+    save(file, 0)
+    of = made(starting(file))
+    content = folders.init(home, of, part(of, "client-0000", tmp_path / "counters"))
+    below = f'[files]\nweights = "{content.files["weights"]}"\n'
+    now = (home / plan_file.NAME).read_text()
+    assert below in now
+    old = now.replace(below, "").replace("sessions = ", f"{below.splitlines()[1]}\nsessions = ")
+    (home / plan_file.NAME).write_text(old)
+    with pytest.raises(ConfigError, match=r"Move its line to the end of the file, below a line \[files\]"):
+        plan_file.read(home)
+    (home / plan_file.NAME).write_text(old.replace(below.splitlines()[1], "") + below)
+    assert plan_file.read(home) == content
+
+
+def test_code_that_nobody_agreed_to_is_not_told_of_as_changed_and_the_remedy_works(tmp_path: Path) -> None:
+    file, home = tmp_path / "start.safetensors", tmp_path / "client-0000"
+    save(file, 0)
+    of = made(starting(file))
+    content = folders.init(home, of, part(of, "client-0000", tmp_path / "counters"))
+    plan_file.write(home, replace(content, files={}))
+    with pytest.raises(
+        ConfigError, match=r"none, got SHA-256 .*: the study names it since, or nobody was asked"
+    ):
+        require_agreed(plan_file.read(home), of.plan, of.world)
+    again(tmp_path, "client-0000", starting(file))
+    require_agreed(plan_file.read(home), of.plan, of.world)
 
 
 def test_a_server_that_starts_elsewhere_gets_no_party(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 from securefl.study.seeded import World
-from securefl.training import DPSGD, ModelConfig, evaluate
+from securefl.training import DPSGD, ModelConfig, evaluate, run_jobs
 from securefl.training.chunks import body_features
 from securefl.training.cohorts import Batched
 from securefl.training.jobs import TrainingJob
@@ -286,6 +288,25 @@ def test_turns_of_head_and_body_are_counted_in_epochs() -> None:
         with pytest.raises(ConfigError, match="Or set alternating = false"):
             FedRep(alternating=True).build(here)
         FedRep(alternating=False).build(here)
+
+
+def test_turns_are_not_nested_in_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn for each of many epochs. Nested, they met Python's limit and kept the models of all turns."""
+    here = tiny_problem(epochs=sys.getrecursionlimit() + 100)
+    (update,) = FedRep(alternating=True, head_epochs=1).build(here).contributions
+    came: list[weakref.ref[Any]] = []
+
+    def trained(fit: TrainingJob) -> NDArray[np.float32]:
+        model = fit.start + np.float32(1)
+        came.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(run_jobs, "_trained", trained)
+    result = run_job(update.fit(context(here.initial[:56], kept={"model": here.initial})))
+    assert len(came) == 2 * (here.local.epochs or 0)
+    assert [own() is result for own in came if own() is not None] == [True]
+    np.testing.assert_allclose(result[56:] - here.initial[56:], len(came), atol=1e-3)
+    np.testing.assert_allclose(result[:56] - here.initial[:56], len(came) / 2, atol=1e-3)
 
 
 def test_a_second_attempt_draws_no_noise_twice() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.private_studies import private
+from support.private_studies import DPSGD, private
 from support.tiny_study import FEDAVG, plain, run, study, text, world
 
 from securefl.core.errors import ConfigError
@@ -84,3 +84,14 @@ def test_settings_of_training_beside_dpsgd_are_refused_and_the_remedies_work() -
         parse(f"{whole}local = {{ learning_rate = 0.05 }}\n")
     parse(f"{whole}local = {{ update_bound = 0.5 }}\n")
     parse(whole)
+
+
+def test_settings_of_a_preset_beside_dpsgd_are_refused_by_its_name_and_the_remedies_work() -> None:
+    """Nobody wrote `local` there."""
+    whole = private("pfedme", "lamda = 2.0\n").text
+    preset = whole.replace("lamda = 2.0", 'lamda = 2.0\npreset = "authors"')
+    said = "which the preset 'authors' sets. Leave .dpsgd. out, or the preset if"
+    with pytest.raises(ConfigError, match=said):
+        parse(preset)
+    parse(whole)
+    parse(preset.replace(DPSGD, "\n"))

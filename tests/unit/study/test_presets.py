@@ -79,3 +79,10 @@ def test_an_unknown_preset_is_refused(protocol: str, preset: str, said: str) -> 
     assert said in str(caught.value)
     if protocol != "fedavg":
         arm(protocol, "")  # the remedy
+
+
+@every("preset", ['["authors"]', "true", "{ a = 1 }"])
+def test_a_preset_that_is_no_text_is_told_of_once(preset: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        arm("stc", f"preset = {preset}")
+    assert str(caught.value).count("`preset`") == 1
