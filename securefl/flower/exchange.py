@@ -14,12 +14,12 @@ long as the party runs under another user.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
 from time import monotonic, sleep
-from typing import Final, TypeVar
+from typing import Final
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.retry import RetryInvoker
 from httpx import ConnectTimeout, HTTPError
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -32,20 +32,17 @@ ENTERING: Final = 120.0
 """Seconds for a wave of requests to enter. Stock nodes start a process for each message."""
 _POLL: Final = 0.1
 _log = logger(__name__)
-S = TypeVar("S")
-T = TypeVar("T")
 
 
-def connected(call: Callable[[], S], otherwise: T) -> S | T:
-    """What a call to the SuperLink returns, or `otherwise` if no connection came about in time.
+def _outlasting(invoker: RetryInvoker) -> None:
+    """Let Flower's client make a call again after a TLS handshake that took too long.
 
-    Nothing was sent then, so the caller may try again. Flower itself tries after every other lost connection,
-    and gives up on this one, which a slow SuperLink's TLS handshake brings.
+    Flower does so after every other lost connection, and gives up here, since it takes the error's text for
+    that of a bad certificate. Nothing of this call was sent. Only at this level is that true: one message is
+    several calls, and a new message would be a second one for the SuperLink and for the party.
     """
-    try:
-        return call()
-    except ConnectTimeout:
-        return otherwise
+    gives_up = invoker.should_giveup or (lambda error: False)
+    invoker.should_giveup = lambda error: not isinstance(error, ConnectTimeout) and gives_up(error)
 
 
 class GridExchange:
@@ -60,7 +57,8 @@ class GridExchange:
     Args:
         grid: Flower's, or an object with its methods.
         nodes: the known nodes by party. A party without a node is silent.
-        deadline: seconds that a wave may take. A party that has not replied by then is silent.
+        deadline: seconds that a wave may take. A party that has not replied by then is silent. While the
+            SuperLink is away, Flower waits for it, and the wave with it.
         entering: the same for a wave of requests to enter, at most `deadline`.
         say: prints why a party has no node, once, until it is no longer so. By default the log gets a
             warning.
@@ -93,6 +91,8 @@ class GridExchange:
         self._known = {node: name for name, node in (nodes or {}).items()}
         self._deadline, self._entering = deadline, min(entering, deadline)
         self._clock, self._pause = clock, pause
+        if isinstance(invoker := getattr(grid, "_retry_invoker", None), RetryInvoker):
+            _outlasting(invoker)
 
     @property
     def nodes(self) -> dict[str, int]:
@@ -125,7 +125,7 @@ class GridExchange:
         Returns the nodes of these parties that have one.
         """
         for _ in self._tries(self._clock() + patience, _PAUSE):
-            here = set(connected(self._grid.get_node_ids, self._known))
+            here = set(self._grid.get_node_ids())
             self._known = {node: name for node, name in self._known.items() if node in here}
             if missing := set(names) - set(self.nodes):
                 self._known |= self._greeted(here - set(self._known))
@@ -156,7 +156,7 @@ class GridExchange:
         Raises ConfigError if none has said it within `patience` seconds.
         """
         for _ in self._tries(self._clock() + patience, _PAUSE):
-            for node in connected(self._grid.get_node_ids, ()):
+            for node in self._grid.get_node_ids():
                 posted = {"a node": (node, stating())}
                 found = self._asked(SIMULATION, posted, min(_PATIENCE, patience))
                 count = _stated(found.get("a node", RecordDict()), "nodes")
@@ -180,17 +180,18 @@ class GridExchange:
     ) -> dict[str, RecordDict]:
         """Send each node its content. Returns the contents of the replies in time, by the same names."""
         end = self._clock() + deadline
-        unsent, waiting = dict(posted), dict[str, str]()
+        waiting, late = dict[str, str](), list[str]()
+        for name, (node, content) in posted.items():
+            if (left := end - self._clock()) <= 0:
+                late.append(name)
+                continue
+            # One at a time: Flower leaves messages that it could not send out of its list of ids, and one
+            # message that is too large fails all others of its list.
+            message = Message(content, node, kind, ttl=left)
+            waiting |= {sent: name for sent in self._grid.push_messages([message]) if sent}
         replies: dict[str, RecordDict] = {}
         # A loop of our own, because Flower's polls only every three seconds.
         for _ in self._tries(end, _POLL):
-            for name, (node, content) in list(unsent.items()):
-                # One at a time: Flower leaves messages that it could not send out of its list of ids, and
-                # one message that is too large fails all others of its list.
-                push = partial(self._grid.push_messages, [Message(content, node, kind, ttl=deadline)])
-                if (ids := connected(push, None)) is not None:
-                    del unsent[name]
-                    waiting |= {sent: name for sent in ids if sent}
             for sent, who in list(waiting.items()):
                 reply = _pulled(self._grid, sent, who)
                 if reply is None:
@@ -200,9 +201,9 @@ class GridExchange:
                     _log.warning("%s: its node answered with Flower's error %d", who, reply.error.code)
                 elif reply.has_content():
                     replies[who] = reply.content
-            if not unsent and not waiting:
+            if not waiting:
                 break
-        for name in (*unsent, *waiting.values()):
+        for name in (*late, *waiting.values()):
             _log.warning("%s: no answer within %g s", name, deadline)
         return replies
 
@@ -212,7 +213,7 @@ def _pulled(grid: Grid, sent: str, who: str) -> Message | None:
     # One at a time: a node can send bytes that Flower cannot read. That fails the whole pull, and replies
     # of other nodes in it would be lost.
     try:
-        found = list(connected(partial(grid.pull_messages, [sent]), ()))
+        found = list(grid.pull_messages([sent]))
     except HTTPError:  # the SuperLink does not answer, which is no node's fault
         raise
     except Exception as error:  # Flower's decoders raise ValueError, KeyError and protobuf's errors

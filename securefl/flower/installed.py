@@ -30,12 +30,14 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.retry import RetryInvoker, constant
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
+from httpx import ConnectTimeout
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.logs import logger
-from securefl.flower.exchange import CODE, UNANSWERED, connected
+from securefl.flower.exchange import CODE, UNANSWERED
 
 FLOWER: Final = "1.41.0"
 """The version of Flower whose Fleet API this node speaks."""
@@ -131,12 +133,18 @@ class Node:
         self, app: ClientApp, link: tuple[Any, ...], node_config: dict[str, Any], run_config: dict[str, Any]
     ) -> None:
         self._app, self._node_config, self._run_config = app, node_config, run_config
-        self._node, self._receive, self._send, _, _, self._pull, self._push, self._confirm = link
+        self._node, receive, send, _, _, pull, push, confirm = link
+        # Each function is one call, of which a handshake that took too long sent nothing. Flower gives up on
+        # that alone, and a message would be lost that the app has answered.
+        again = RetryInvoker(partial(constant, _SHORTEST), ConnectTimeout, None, None).invoke
+        self._receive, self._send, self._pull, self._push, self._confirm = (
+            partial(again, call) for call in (receive, send, pull, push, confirm)
+        )
         self._context: Context | None = None
 
     def answer(self) -> bool:
         """Answer one message if there is one. Returns whether there was one."""
-        came = connected(self._receive, None)
+        came = self._receive()
         if came is None:
             return False
         bare, tree = came

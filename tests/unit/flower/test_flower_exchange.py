@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from httpx import ConnectError, ConnectTimeout
+from httpx import ConnectError
 from support.every import every
 from support.grid_double import Fate, GridDouble, failing, from_another, late, silent, twice
+from support.superlink_double import SLOW, SuperLink
 
 from securefl.core.errors import RemoteProtocolError
 from securefl.flower import records
@@ -92,35 +93,44 @@ def test_a_superlink_that_is_gone_ends_the_run_and_not_the_rounds(monkeypatch: p
         exchange(grid)(REQUESTS)
 
 
-@every("call", ["get_node_ids", "push_messages", "pull_messages"])
-def test_a_slow_handshake_is_tried_again_and_sends_nothing_twice(
-    call: str, monkeypatch: pytest.MonkeyPatch
+@every(
+    "call",
+    ["get-nodes", "push-messages", "push-object", "pull-messages", "pull-object", "confirm-message-received"],
+)
+def test_a_call_whose_handshake_took_too_long_is_made_again_and_no_request_gets_a_second_id(
+    call: str,
 ) -> None:
-    grid, calls = double(), [0]
-    real = getattr(grid, call)
-
-    def slow(*words: Any) -> Any:
-        calls[0] += 1
-        if calls[0] in (1, 3):
-            raise ConnectTimeout("_ssl.c:989: The handshake operation timed out")
-        return real(*words)
-
-    monkeypatch.setattr(grid, call, slow)
-    assert set(exchange(grid)(REQUESTS, entering=True)) == {*NODES}
-    assert len(grid.seen) == len(NODES)
+    with SuperLink(node("client-0000"), 10) as link:
+        asking = GridExchange(link.grid, {"client-0000": 10}, deadline=60.0)
+        link.errors[call] = [SLOW, SLOW]
+        assert asking({"client-0000": b"one"}, entering=True) == {"client-0000": b"said one"}
+        assert not link.errors[call], "tried"
+        assert len(link.accepted) == len(link.delivered) == 1
 
 
-def test_a_superlink_without_a_handshake_for_a_whole_wave_leaves_all_silent(
+def test_a_superlink_whose_certificate_is_not_the_pinned_one_is_not_tried_again() -> None:
+    with SuperLink(node("client-0000"), 10) as link:
+        link.errors["push-messages"] = [
+            ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+        ]
+        with pytest.raises(ConnectError, match="certificate"):
+            GridExchange(link.grid, {"client-0000": 10}, deadline=60.0)({"client-0000": b"one"})
+
+
+def test_slow_calls_do_not_stretch_a_wave_by_their_number_and_each_request_lives_until_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     grid = double()
+    push = grid.push_messages
 
     def slow(messages: Any) -> Any:
-        raise ConnectTimeout("_ssl.c:989: The handshake operation timed out")
+        grid.now += 3.0
+        return push(messages)
 
     monkeypatch.setattr(grid, "push_messages", slow)
-    assert exchange(grid)(REQUESTS) == {}
-    assert grid.now == pytest.approx(5.0, abs=0.2)
+    assert set(exchange(grid)(REQUESTS)) == {"client-0000", "client-0001"}
+    assert grid.now == 6.0
+    assert [message.metadata.ttl for message in grid.seen] == [5.0, 2.0]
 
 
 def test_a_party_without_a_node_is_silent() -> None:

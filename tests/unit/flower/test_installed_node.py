@@ -106,20 +106,20 @@ def played(link: SuperLink) -> list[bool]:
     return turns
 
 
-def test_a_slow_handshake_does_not_end_a_node() -> None:
-    link = SuperLink(asked(1))
-    receive, calls = link.receive, [0]
+@every("call", ["receive", "pull", "confirm", "send", "push"])
+def test_no_slow_handshake_loses_a_message_or_computes_it_twice(call: str) -> None:
+    link = SuperLink(asked(1), asked(2))
+    real, times = getattr(link, call), [0]
 
-    def slow() -> Any:
-        calls[0] += 1
-        if calls[0] == 1:
+    def slow(*words: Any) -> Any:
+        times[0] += 1
+        if times[0] == 1:
             raise ConnectTimeout("_ssl.c:989: The handshake operation timed out")
-        return receive()
+        return real(*words)
 
-    link.receive = slow  # type: ignore[method-assign]
-    node = Node(counting(), link.link(), {}, {})
-    assert [node.answer(), node.answer()] == [False, True]
-    assert len(link.replies) == 1
+    setattr(link, call, slow)
+    assert played(link) == [True, True, False]
+    assert [reply.content["metrics"]["n"] for reply in link.replies] == [1, 3]
 
 
 def test_an_app_stays_loaded_and_its_replies_name_what_they_answer() -> None:
