@@ -99,6 +99,8 @@ class Order:
         whole, most: the draws of the whole cohort, and the most draws of one client; 0 unless values are
             weighted by draws.
         records: n, if values are weighted by n_k / n; 0 otherwise.
+        lengths: of the values in `wants` that are summed; they are the first ones there. A client that
+            does not take part sends so many zeros.
     """
 
     wants: tuple[str, ...]
@@ -111,6 +113,7 @@ class Order:
     whole: int
     most: int
     records: int
+    lengths: tuple[int, ...]
 
 
 def task(header: Header, order: Order, broadcast: Broadcast) -> bytes:

@@ -361,6 +361,11 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
         f"Epsilon is per {privacy.unit} ({privacy.adjacency}) at delta {privacy.delta:g}, of a client that "
         f"takes part in {every}."
     )
+    if privacy.sampling_rate < 1 and privacy.epsilon == inf:
+        yield (
+            "Without noise no client draws: all that are asked train, "
+            f"{1 / privacy.sampling_rate:.3g} times as many as with noise."
+        )
     if open_ := [f"the {' and the '.join(own.crafted)} of {own.arm}" for own in forecasts if own.crafted]:
         yield (
             f"A server that crafts the model reads single records from {', '.join(open_)}, however sums are "

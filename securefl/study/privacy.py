@@ -20,7 +20,7 @@ from securefl.accounting.store import require_delta
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
-from securefl.core.ranges import Count, Fraction, Known, Range, Ranged, refused
+from securefl.core.ranges import Count, Known, Range, Ranged, refused
 from securefl.core.release import KEY_HOLDER, Adjacency, Unit, neighbours_missing
 from securefl.dp.calibration import check_training, multiplier_beside, shared_training_noise, sigma
 from securefl.dp.correlated import CorrelatedNoise
@@ -52,6 +52,9 @@ _SERVERS = {"active": "against a lying server", "semi-honest": "against a semi-h
 _CALIBRATIONS = {"exact": "exact calibration", "paper": "the paper's calibration"}
 
 
+_RATE: Final = (
+    "Take 0.01, or another one from 0.001 on: more rarely, a client trains in none of a thousand rounds."
+)
 _UNSIZED: Final = 1e5
 """The noise multiplier until the one that a target needs is known. A model that is trained with it is noise,
 so a use by mistake costs accuracy and no privacy."""
@@ -205,7 +208,7 @@ class PrivacySection(Ranged):
     epsilon: float | None = None
     separation: Count = 1
     bands: Count | Literal["blt"] | None = None
-    sampling_rate: Fraction = 1.0
+    sampling_rate: Annotated[float, Range("[0.001, 1]", _RATE)] = 1.0
     calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None
     corrupt: float | None = None
@@ -266,6 +269,18 @@ class PrivacySection(Ranged):
             yield (
                 'Expected a separation of 2 rounds or more with bands = "blt", got 1: buffers correlate '
                 "nothing if a client may contribute in every round. Set separation = 2, or leave bands out."
+            )
+        if self.sampling_rate < 1 and self.noise == NO_NOISE:
+            yield (
+                f'Expected noise = "central" with a `sampling_rate` below 1, got "{NO_NOISE}": a client '
+                "draws for each noised sum, and without noise none hides it. Set that, or leave "
+                "`sampling_rate` out."
+            )
+        if self.sampling_rate <= self.delta < 1:
+            yield (
+                f"Expected a `sampling_rate` above delta = {self.delta:g}, got {self.sampling_rate:g}: "
+                "values that are sent so rarely meet that delta without noise. Set a higher rate, or a "
+                "lower delta."
             )
         if self.sampling_rate < 1 and self.calibration == "paper":
             yield (

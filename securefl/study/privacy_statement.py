@@ -76,7 +76,7 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     clients = "No sampling of clients is counted: ε holds for a client that takes part whenever it is asked."
     if rates and terms.unit == "client":
         enters = "client takes part in a sum"
-        clients = "Clients draw for themselves. The server learns of draws, and no other party."
+        clients = "Clients draw for themselves. The server learns of draws, and no other party, times apart."
     sampling = (
         f"Each {enters} with probability {rate:g}, independently, and ε counts this amplification."
         for rate in rates

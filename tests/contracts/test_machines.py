@@ -228,7 +228,7 @@ def bad_orders(*wants: str, good: dict[str, Any], bad: tuple[dict[str, Any], ...
 
 class TestClient(Contract):
     machine = Client(number=0, header=HEADER, plan=PLAN, contributions=OFFERS, most=Limit(999, 99))
-    drawn: dict[str, Any] = {"draws": 1, "whole": 2, "most": 1}  # noqa: RUF012
+    drawn: dict[str, Any] = {"draws": 1, "whole": 2, "most": 1, "lengths": (2,)}  # noqa: RUF012
     ordered = order("sum", **drawn)
     broadcast = BROADCAST
     good = (("server", ordered), ("server", broadcast))
@@ -242,6 +242,8 @@ class TestClient(Contract):
                 {"draws": -1},
                 {"draws": 2},  # more than the most of one client
                 {"whole": 0},
+                {"lengths": ()},
+                {"lengths": (2, 2)},
                 {"whole": 0, "most": 0, "draws": 2},  # without a whole each is drawn once
                 {"whole": 1, "most": 2, "draws": 2},
                 {"records": -1},

@@ -17,6 +17,7 @@ PLAIN: dict[str, Any] = {
     "whole": 0,
     "most": 0,
     "records": 0,
+    "lengths": (),
 }
 
 

@@ -49,6 +49,7 @@ MESSAGES: dict[str, Any] = {
         whole=3,
         most=2,
         records=1437,
+        lengths=(5,),
     ),
     "open-request": OpenRequest(items=(b"\x01\x02\x03", b"")),
     "open-reply": OpenReply(items=(b"\xff",)),

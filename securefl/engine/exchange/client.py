@@ -183,6 +183,11 @@ class Client:
             )
         fits = own == 1 and order.most == 0 if not order.whole else own <= order.most <= order.whole
         _require_fitting(order, fits, (own,))
+        summed = [name for name in order.wants if self.contributions[name].reduction == "sum"]
+        if order.wants[: len(summed)] != tuple(summed) or len(order.lengths) != len(summed):
+            raise _refusal(
+                f"Expected sums first, each with its length, got {order.wants} and {order.lengths}."
+            )
 
     def _whole(self, broadcast: Broadcast) -> Broadcast:
         names = broadcast.names

@@ -245,7 +245,7 @@ def limits(query: CohortQuery, sealed: int) -> tuple[Limit, Limit]:
     numbers = 8 * sum(sum(e.lengths()) for e in query.per_client)
     contribution = sum(most_bytes(s.size) for s in query.sums) + numbers + sealed * len(query.per_client)
     return (
-        Limit(broadcast + OVERHEAD, max(2 * len(query.public), asked)),
+        Limit(broadcast + OVERHEAD, max(2 * len(query.public), asked + len(query.sums))),
         Limit(contribution + OVERHEAD, asked),
     )
 
@@ -274,7 +274,8 @@ def clear_orders_of(query: CohortQuery) -> Mapping[int, Order]:
     """The orders of a query in the clear, one for each client."""
     per_client, sums = _names(query)
     # The common part is computed once, and one order serves all clients that were drawn as often.
-    shared, drawn = _order(query, wants=(*sums, *per_client)), _drawn(query)
+    shared = _order(query, wants=(*sums, *per_client), lengths=tuple(wanted.size for wanted in query.sums))
+    drawn = _drawn(query)
     often = {k: drawn.get(k, 1) for k in sorted(query.cohort)}
     made = {count: replace(shared, draws=count) for count in set(often.values())}
     return {k: made[count] for k, count in often.items()}
@@ -291,7 +292,12 @@ def _drawn(query: CohortQuery) -> Mapping[int, int]:
 
 
 def _order(
-    query: CohortQuery, *, wants: tuple[str, ...], sums: tuple[str, ...] = (), again: int = 0
+    query: CohortQuery,
+    *,
+    wants: tuple[str, ...],
+    lengths: tuple[int, ...] = (),
+    sums: tuple[str, ...] = (),
+    again: int = 0,
 ) -> Order:
     """An order without the part that tells cohorts or clients apart."""
     drawn = _drawn(query)
@@ -306,6 +312,7 @@ def _order(
         whole=sum(drawn.values()),
         most=max(drawn.values(), default=0),
         records=query.weights.total if isinstance(query.weights, ByCount) else 0,
+        lengths=lengths,
     )
 
 

@@ -231,11 +231,7 @@ class Computing:
         """The value of a client without records, sent if the client's own could not be computed."""
         self._made.pop((task.client, _question(task, name)), None)
         self._trained.pop((task.client, _question(task, name)), None)
-        return self._noted(task, name, self.nothing(task, name, secret))
-
-    def nothing(self, task: Contribute, name: str, secret: SecretKey | None) -> Value:
-        """The value of a client without records, of which no state or note is kept."""
-        return nothing(self._contributions[name], self._job(task, name, secret))
+        return self._noted(task, name, nothing(self._contributions[name], self._job(task, name, secret)))
 
     def _noted(self, task: Contribute, name: str, value: Value) -> Value:
         """Store the value for the rest of this query, and return it."""

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from securefl.accounting.ledger import DeclaredQuery, Ledger
 from securefl.algorithm.clients import Contribution
 from securefl.algorithm.plan import CLEAR, Plan
@@ -274,7 +276,8 @@ class Contributing:
                 raise
             why = f"{type(error).__name__}: {error}"
         try:
-            value = self.values.blank(task, name, secret)
+            drawn = self._protections[name].sampling_rate < 1
+            value = self._zeros(task, name) if drawn else self.values.blank(task, name, secret)
             release = self._protected(task, name, key, secret, value, speaks=True)
         except Exception as error:
             if not of_records(error) or reason_of(error).told != "records":
@@ -296,9 +299,14 @@ class Contributing:
         protection = self._protections[name]
         weight = self._weight(task, protection.spec)
         if not takes_part(protection, key, secret):
-            value = self.values.nothing(task, name, secret)
+            value = self._zeros(task, name)
         elif value is None:
             value = self.values.value(task, name, secret)
+            if protection.sampling_rate < 1 and len(value.floats()) != _length(task, name):
+                raise DataError(
+                    f"Expected {_length(task, name)} values of {name!r}, as the order states, got "
+                    f"{len(value.floats())}: zeros are sent. Have all parties agree on one model."
+                )
             if is_cut(protection, value, weight, must_answer=speaks):
                 self._log.cut[client_name(task.client)] = _cut(protection.spec)
         return protect(
@@ -312,6 +320,12 @@ class Contributing:
             must_answer=speaks,
         )
 
+    def _zeros(self, task: Contribute, name: str) -> Value:
+        """The value of a client that does not take part, or is drawn and has no value of its own."""
+        # No contribution is called: if it raised, the client's silence would tell its draw.
+        integers = np.zeros(_length(task, name), np.int64)
+        return Value(integers=integers, step=self._protections[name].spec.grid.step)
+
     def _weight(self, task: Contribute, spec: ValueSpec) -> float:
         """The client's weight in a sum, from the order's draws or from its own number of records."""
         order = task.order
@@ -322,6 +336,11 @@ class Contributing:
         if spec.reduction == "sum" and order.whole:
             return draw_weight(task.draws, order.whole, order.most, spec)
         return 1.0
+
+
+def _length(task: Contribute, name: str) -> int:
+    """The length that the order states for a value that is summed in the clear."""
+    return task.order.lengths[task.order.wants.index(name)]
 
 
 def _cut(spec: ValueSpec) -> str:

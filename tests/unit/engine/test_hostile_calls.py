@@ -14,6 +14,7 @@ from support.any_calls import AnyCall, AnyQuestions, any_bounds
 from support.every import every
 from support.four_clients import CLIENTS, PLACE, SENDS, SESSION, SIZE, records, sum_call
 from support.hidden_plans import hidden
+from support.tiny_orders import order
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
@@ -21,7 +22,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
 from securefl.core.errors import RemoteProtocolError
 from securefl.core.linear import Range
-from securefl.core.messages import Broadcast, Order
+from securefl.core.messages import Broadcast
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.signing import SIGNATURE_BYTES
 from securefl.core.wire import Header, Limit, encode
@@ -50,9 +51,7 @@ PROFILE = ValueSpec(
 LOSS = ValueSpec(name="loss", reduction="none", reveals="it")
 OPEN = Plan(delta=1e-5, max_rounds=9, non_private=("own", "profile", "loss"), corrupt=0.2, dropout=0.2)
 MASKED = hidden(OPEN, CLIENTS, min_cohort_size=4)
-FOR_ONE = Order(
-    wants=(), sums=(), initial=0, number=0, again=0, cohort=b"", draws=1, whole=0, most=0, records=0
-)
+FOR_ONE = order()
 OWN_BOUNDS = Bounds().linear(LENGTH, Variant.FULL)
 GIVES = [
     ClientFunction(SENDS, lambda context: Value(clear=np.full(SIZE, float(context.x.sum())))),

@@ -11,7 +11,7 @@ import pytest
 from dp_accounting import DpEvent
 from support.every import every
 from support.private_studies import client_level
-from support.tiny_study import composed, world
+from support.tiny_study import FEDAVG, composed, text, with_privacy, world
 
 from securefl.accounting.composition import compose, running_epsilon
 from securefl.accounting.events import History, steps_event
@@ -112,10 +112,11 @@ def test_noise_is_calibrated_for_the_draws_and_no_smaller() -> None:
     ("privacy", "said", "remedy"),
     [
         ({"sampling_rate": "0.0"}, r"sampling_rate", {"sampling_rate": "1.0"}),
+        ({"sampling_rate": "1e-30"}, r"\[0.001, 1\]", {"sampling_rate": "0.1"}),
+        ({"sampling_rate": "0.01"}, "above delta = 0.01", {"delta": "1e-3", "sampling_rate": "0.01"}),
         ({"adversaries": '["key-holder", "others"]'}, r"adversaries = \[\"others\"\]", {}),
         ({"adjacency": '"replace-one"'}, 'adjacency = "zero-out"', {}),
         ({"noise": '"local"'}, 'noise = "central"', {}),
-        ({"calibration": '"paper"'}, "counts no draws", {"calibration": '"exact"'}),
         ({"calibration": '"paper"'}, "counts no draws", {"calibration": '"exact"'}),
         (
             {"sum": '"masked"', "dropout": "0.2", "corrupt": "0.0"},
@@ -132,9 +133,20 @@ def test_a_study_says_why_draws_would_amplify_nothing(
     composed(study(**remedy))
 
 
+def test_draws_without_noise_are_refused() -> None:
+    """A study of records in the clear, whose section has no epsilon: its draws would be ignored."""
+    bare = with_privacy(text(FEDAVG), {"sampling_rate": "0.5"})
+    with pytest.raises(ConfigError, match='Expected noise = "central" with a `sampling_rate`'):
+        parse(bare)
+    parse(bare.replace("sampling_rate = 0.5\n", ""))
+
+
 def test_without_noise_there_is_nothing_to_amplify() -> None:
-    plan = composed(study(epsilon="inf", budget="inf"))[1]
+    of = study(epsilon="inf", budget="inf")
+    plan = composed(of)[1]
     assert (plan.noise, plan.sampling_rate) == ("none", 1.0)
+    said = "\n".join(lines(of, [forecast(of, of.arms[0], world(of))]))
+    assert "Without noise no client draws: all that are asked train, 2 times as many as with noise." in said
 
 
 def test_plan_and_statement_say_who_learns_of_draws(tmp_path: Path) -> None:
@@ -148,6 +160,6 @@ def test_plan_and_statement_say_who_learns_of_draws(tmp_path: Path) -> None:
     assert said["Sampling"] == [
         f"Each client takes part in a sum with probability {Q:g}, independently, and ε counts this "
         "amplification.",
-        "Clients draw for themselves. The server learns of draws, and no other party.",
+        "Clients draw for themselves. The server learns of draws, and no other party, times apart.",
     ]
     assert any("Poisson-sampled Gaussian mechanism, noise multiplier" in one for one in said["Mechanism"])
