@@ -136,8 +136,9 @@ PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
 def claims() -> Iterator[str]:
     """What each paper claims of its own system in each part of a table, and what was measured of it.
 
-    The claim is a lead in the first measure of the section. Published and measured, it is over the rival that
-    the own system leads least. A table that is there tuned is left out otherwise.
+    The claim is a lead in the first measure of the section, or that there is none over all. Published and
+    measured, it is over the rival that the own system leads least. A table that is there tuned is left out
+    otherwise.
     """
     files = {file for file, _ in PUBLISHED.values()}
     for heading, (file, (first, *_)) in PUBLISHED.items():
@@ -153,10 +154,11 @@ def claims() -> Iterator[str]:
             means = own.set_index("system")["published"].dropna()
             gaps = (means - means[ours]) * (-1 if measure.higher_is_better else 1)
             printed = gaps.drop(ours)
+            name = paper if ours == "Ours" else ours
             rival = own.dropna(subset="lead").nsmallest(1, "lead").iloc[0]
             yield _row(
                 f"[{table.source}](#{anchor}), {part.name}",
-                f"{paper} leads in {measure}",
+                f"{name} {'leads' if printed.min() > 0 else 'does not lead'} in {measure}",
                 f"{printed.min():.{digits}f} over {printed.idxmin()}",
                 f"{rival.lead:.{digits}f}, {comparison.verdict(rival)} {rival.system}",
                 "–" if pd.isna(rival.low) else f"{rival.low:.{digits}f} to {rival.high:.{digits}f}",

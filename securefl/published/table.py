@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -338,7 +339,11 @@ def tasks(table: Table) -> tuple[str, str] | None:
 def _of_task(words: str, values: Mapping[str, str]) -> str:
     """values: each with the first word of the first part that has it."""
     apart = len(values) > 1
-    return ", ".join(words.format(value) + (f" ({part})" if apart else "") for value, part in values.items())
+    return ", ".join(
+        # One of many is singular.
+        re.sub(r"^(1 \w+)s$", r"\1", words.format(value)) + (f" ({part})" if apart else "")
+        for value, part in values.items()
+    )
 
 
 def _of_part(part: Part) -> Iterator[str]:

@@ -62,6 +62,14 @@ def test_the_tables_that_are_written_from_files() -> None:
     assert results_page.page() == TEXT, "run `python benchmarks/results_page.py --write`"
 
 
+def test_a_claim_is_of_a_printed_lead_and_compares_no_system_with_itself() -> None:
+    for _, claim, published, measured, *_ in cells("What the papers claim"):
+        name, leads, _ = re.split("( leads | does not lead )", claim)
+        assert (leads == " leads ") == (float(published.split()[0]) > 0)
+        assert not published.endswith(f" over {name}")
+        assert not re.search(f" (beside|of|behind) {re.escape(name)}$", measured)
+
+
 def test_a_figure_a_row_and_a_table_that_differ_are_found() -> None:
     for heading, rows in results_page.rows().items():
         assert rows

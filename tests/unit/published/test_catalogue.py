@@ -77,6 +77,7 @@ def test_a_twin_of_another_task_has_its_words_beside_the_published_ones() -> Non
         "mnist, 5 epochs, to 0.9",
         "digits, 2 epochs, to 0.2",
     )
+    assert tasks(table(replace(own, setting={"local.epochs": 1}))) == ("1 epoch", "2 epochs")
 
 
 def test_what_is_no_table() -> None:
