@@ -80,7 +80,8 @@ class Attacked:
         assert drive is not None
         drive.begin()
         broadcast = Broadcast(model=np.full(1, model, np.float32), names=(), arrays=())
-        for message in (order(*wants, **asked), broadcast):
+        lengths = (1,) * wants.count("step")  # the one value that is summed
+        for message in (order(*wants, lengths=lengths, **asked), broadcast):
             drive.deliver(Packet(SERVER, "client-0000", encode(at, message)))
         return bool(drive.work())
 
