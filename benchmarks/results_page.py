@@ -285,6 +285,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "FedProf's Table 4, by learning rate": rates,
     "FedProf under Theorem 1": theorem_1,
     "FedCor's ablations": ablations,
+    "CS-FL with the authors' settings": lambda: whole("cs_fl_changes.csv"),
     "Compressed updates": lambda: whole("cs_fl_skew.csv"),
     "ADDS with convolutions, one change at a time": lambda: whole("adds_changes.csv"),
     "How normal fused representations are": lambda: whole("residual.csv"),
