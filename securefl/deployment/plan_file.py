@@ -166,12 +166,6 @@ def read(folder: Path) -> PlanFile:
         )
     table = toml(read_text(path))
     require_version(table.pop("version", None), f"a party's plan file {path}", _ANEW)
-    if "weights" in table:
-        raise ConfigError(
-            f"Expected the digest of the initial weights in {path} below [files], got it as a key of the "
-            "party, where a state of securefl before 0.2.0 wrote it. Move its line to the end of the file, "
-            "below a line [files]. The party's ledger and keys stay."
-        )
     with kept(path):
         return convert(PlanFile, table, "party")
 

@@ -63,23 +63,6 @@ def test_a_party_refuses_a_file_that_was_changed_after_it_agreed_and_the_remedie
         pass
 
 
-def test_the_digest_of_weights_where_it_once_stood_is_refused_and_the_remedy_works(tmp_path: Path) -> None:
-    """It was a key of the party, before code had digests too. A new folder would lose the ledger."""
-    file, home = tmp_path / "start.safetensors", tmp_path / "client-0000"
-    save(file, 0)
-    of = made(starting(file))
-    content = folders.init(home, of, part(of, "client-0000", tmp_path / "counters"))
-    below = f'[files]\nweights = "{content.files["weights"]}"\n'
-    now = (home / plan_file.NAME).read_text()
-    assert below in now
-    old = now.replace(below, "").replace("sessions = ", f"{below.splitlines()[1]}\nsessions = ")
-    (home / plan_file.NAME).write_text(old)
-    with pytest.raises(ConfigError, match=r"Move its line to the end of the file, below a line \[files\]"):
-        plan_file.read(home)
-    (home / plan_file.NAME).write_text(old.replace(below.splitlines()[1], "") + below)
-    assert plan_file.read(home) == content
-
-
 def test_code_that_nobody_agreed_to_is_not_told_of_as_changed_and_the_remedy_works(tmp_path: Path) -> None:
     file, home = tmp_path / "start.safetensors", tmp_path / "client-0000"
     save(file, 0)
