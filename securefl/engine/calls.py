@@ -221,8 +221,8 @@ def encode_call(header: Header, call: QueryCall | SumCall) -> bytes:
 
 
 def last_place(number: int) -> tuple[int, int, int]:
-    """The last place of a round. Round 0 gives the place before all places."""
-    return (number, _LAST, _LAST) if number else (0, 0, -1)
+    """The last place of a round. A session's first call comes after that of round 0: rounds count from 1."""
+    return number, _LAST, _LAST
 
 
 def decode_call(

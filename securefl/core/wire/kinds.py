@@ -39,7 +39,7 @@ class Header:
 
     Attributes:
         session: 32 bytes, of the run.
-        round: the round, from 1; 0 for initial queries.
+        round: the round, from 1.
         attempt: 0 for the exchange of order and values; attempts at a hidden sum count from 1.
         stage: the number of the query within the round.
 

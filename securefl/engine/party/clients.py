@@ -115,7 +115,7 @@ class ClientParty(Worker):
         self._identities: dict[tuple[bytes, str], Identity] = {}
         self._heard: dict[str, Identity] = {}
         self._directory: Directory | None = None
-        self._after = (0, 0, -1)
+        self._after = last_place(0)
         self.drive: Driver | None = None
 
     @property

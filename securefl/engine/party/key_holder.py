@@ -48,7 +48,7 @@ class KeyHolderParty(RecordedParty):
         self._contributions = dict(contributions)
         self._scoring = scores
         self._directory: Directory | None = None
-        self._after = (0, 0, -1)
+        self._after = last_place(0)
         self.drive: Driver | None = None
 
     def enter(self, directory: Directory, *, after: int = 0) -> None:

@@ -128,6 +128,19 @@ def test_a_session_that_goes_on_after_a_restart_is_no_new_one(tmp_path: Path) ->
     assert used(tmp_path) == (1, 1)
 
 
+def test_nothing_is_answered_in_round_0(tmp_path: Path) -> None:
+    """Ledger and journal say 0 for no round, so each restart opened round 0 again, for any model.
+
+    It was charged once. Whether a client was silent then told whether its value was the same as before.
+    """
+    enrolled(tmp_path, MASKED)
+    with closing(Place(tmp_path)) as place:
+        first = place.begin()
+        assert first.total(ALL, 0) is None
+        assert used(tmp_path) == (0, 1)
+        assert first.total(ALL, 1) is not None
+
+
 def test_sessions_whose_sums_are_noised_are_not_counted(tmp_path: Path) -> None:
     words = {"sum": '"masked"', "noise": '"distributed"', "dropout": "0.0", "corrupt": "0.0"}
     noised = client_level(**words, min_cohort_size="3", max_client_weight="0.51").text

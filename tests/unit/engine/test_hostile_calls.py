@@ -186,6 +186,15 @@ def test_another_order_at_a_place_from_before_a_restart_is_not_answered() -> Non
     assert len(ledger.rows()) == 1
 
 
+def test_no_party_is_called_in_round_0() -> None:
+    """A restart forgets a round 0, so a key holder read more of one profile than its schedule allows."""
+    whole, party = engine(replace(OPEN, scores="ckks"))
+    call = encode_call(replace(PLACE, round=0), scores())
+    for one, name in ((holder(whole), KEY_HOLDER), (party, "client-0000")):
+        with pytest.raises(RemoteProtocolError, match=r"Expected a place after .*: places go up"):
+            one.call([name], call)
+
+
 # A server that lies to a client about scores --------------------------------------------------------
 
 
