@@ -48,6 +48,7 @@ from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import (
     FromTraining,
     Sampling,
+    require_no_draws,
     training_job,
     update_sends,
 )
@@ -122,7 +123,8 @@ class Compressed(Part):
     phases: tuple[Compression, ...]
 
     def contributions(self, sampling: Sampling) -> tuple[CompressedUpdate, ...]:
-        """One for each phase."""
+        """One for each phase. Raises ConfigError for clients that draw whether they take part."""
+        require_no_draws(self.problem, "a model that clients follow by its changes")
         # Signs, or mostly 0: a total tells more of them than of the updates themselves.
         spec = replace(
             update_sends(self.problem, sampling), form="discrete", reads_state="unbound", accumulates=False
