@@ -7,6 +7,7 @@ FedRep, FedProto and FLTrust stand under their authors' settings in the modules 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -308,6 +309,16 @@ CASES: Mapping[str, tuple[Any, Callable[[Problem, Sequence[Round]], Found]]] = {
     "fedbabu": (FedBABU(fine_tune_epochs=FINE), fedbabu),
     "feddbe": (FedDBE(kappa=KAPPA), feddbe),
 }
+
+
+ELSEWHERE = {"stc", "fedrep", "pfedme", "fltrust", "fedproto"}
+OWN = {"fedprof", "fedcor", "fedlog", "adds", "heads"}
+"""The papers' own systems, and one that is from none of them."""
+
+
+def test_every_baseline_has_a_transcription() -> None:
+    here = {name.partition(",")[0] for name in CASES}
+    assert {point.name for point in entry_points(group="securefl.protocols")} == here | ELSEWHERE | OWN
 
 
 @every("name", CASES)
