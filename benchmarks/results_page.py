@@ -41,8 +41,9 @@ def without_seeds(table: Table, kept: pd.DataFrame) -> pd.DataFrame:
     """The figures of a file of means, whose values by seed were not kept: no intervals, no effect sizes."""
     ours = {part.name: row.label for part in table.parts for row in part.rows if row.arm == part.ours}
     cells = ["part", "measure"]
-    best = kept[kept["system"] == kept["part"].map(ours)].set_index(cells)["measured"]
-    gaps = kept["measured"] - best.reindex(kept.set_index(cells).index).to_numpy()
+    best = kept[kept["system"] == kept["part"].map(ours)].set_index(cells)
+    best = best.loc[kept.set_index(cells).index].set_index(kept.index)
+    gaps = kept["measured"] - best["measured"]
     higher = kept["measure"].map(lambda name: Measure(name).higher_is_better)
     rival = kept["adjusted_p"].notna()
     needed = rival.groupby([kept[cell] for cell in cells]).transform("sum").clip(lower=1).map(least_pairs)
@@ -51,7 +52,8 @@ def without_seeds(table: Table, kept: pd.DataFrame) -> pd.DataFrame:
         **dict.fromkeys(("low", "high", "effect"), nan),
         level=0,
         p=kept["adjusted_p"].where(kept["seeds"] >= needed),
-        needed=needed,
+        needed=needed.where((kept["reached"] + best["reached"]).gt(0)),
+        own_reached=best["reached"],
     )
 
 
@@ -156,11 +158,12 @@ def claims() -> Iterator[str]:
             printed = gaps.drop(ours)
             name = paper if ours == "Ours" else ours
             rival = own.dropna(subset="lead").nsmallest(1, "lead").iloc[0]
+            lead = "–" if pd.isna(rival.needed) else f"{rival.lead:.{digits}f}"
             yield _row(
                 f"[{table.source}](#{anchor}), {part.name}",
                 f"{name} {'leads' if printed.min() > 0 else 'does not lead'} in {measure}",
                 f"{printed.min():.{digits}f} over {printed.idxmin()}",
-                f"{rival.lead:.{digits}f}, {comparison.verdict(rival)} {rival.system}",
+                f"{lead}, {comparison.verdict(rival)} {rival.system}",
                 "–" if pd.isna(rival.low) else f"{rival.low:.{digits}f} to {rival.high:.{digits}f}",
                 rival.seeds,
                 task,
@@ -286,6 +289,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "FedProf under Theorem 1": theorem_1,
     "FedCor's ablations": ablations,
     "CS-FL with the authors' settings": lambda: whole("cs_fl_changes.csv"),
+    "FedPer and FedRep with the authors' settings": lambda: whole("fedlog_own_bodies.csv"),
     "Compressed updates": lambda: whole("cs_fl_skew.csv"),
     "ADDS with convolutions, one change at a time": lambda: whole("adds_changes.csv"),
     "How normal fused representations are": lambda: whole("residual.csv"),

@@ -109,7 +109,7 @@ _CIFAR100: Final[Mapping[str, Any]] = {
 }
 """The paper's settings, by dotted key."""
 _DIFFERENCES: Final = (
-    "The authors' networks train with dropout; these have none.",
+    "The authors' networks train with dropout of 0.5; these have none: `dropout` under [model].",
     "The paper's ± is a standard error over 10 seeds; here it is a standard deviation, 3.2 times as much.",
     "The paper's test is on one side; p here is of both.",
     "The paper does not say whether its accuracy is of the last round or of the best: it is beside both.",
@@ -118,7 +118,9 @@ _TABLE_1_DIFFERENCES: Final = (
     *_DIFFERENCES,
     "A run that never reaches the target counts its length; the paper stops at its best round.",
     "FedRep keeps the last dense layer; the paper's keeps two. Its head trains for 10 epochs, then its body; "
-    "the authors' code trains the head for 10 epochs before each epoch of the body.",
+    "the authors' code trains the head for 10 epochs before each epoch of the body: the preset 'authors'.",
+    "Personal models are tested under the averaged part; the authors' code tests each client's own model "
+    'before averaging: at = "own" under [measures].',
     "FedBabu's clients do not fine-tune: the published figure, below FedAvg's, is of such models.",
     "CS-FL, FedBabu, FedProto, FedDBE: the protocols' docstrings list differences from their sources. The "
     "paper names no lambda, kappa, momentum or head rate.",

@@ -260,7 +260,8 @@ def claims(table: Table, figures: pd.DataFrame) -> list[str]:
         if len(rivals):
             words, rows_of = dict[str, list[str]](), cast(Iterable[Any], rivals.itertuples())
             for rival in rows_of:
-                said = [] if pd.isna(rival.lead) else [f" ({lead_words(measure, rival, unit)})"]
+                # Without a figure, or without a difference, the verdict says it all.
+                said = [] if pd.isna(rival.needed) else [f" ({lead_words(measure, rival, unit)})"]
                 words.setdefault(verdict(rival), []).append("".join([str(rival.system), *said]))
             sentence = "; ".join(f"{way} {listed(own)}" for way, own in words.items())
             if rivals["measured"].notna().all() and rivals["lead"].isna().all():
@@ -275,19 +276,25 @@ def verdict(rival: Any) -> str:
         return "no figure of"
     if pd.isna(rival.needed):
         reached = rival.reached or rival.own_reached
-        return "level under all seeds beside" if reached else "no run reaches the target, nor any of"
+        return "level under all seeds beside" if reached else "never at the target, like"
     if pd.isna(rival.p):
         return f"no p, which {rival.needed:.0f} seeds could make significant, beside"
     return "not significant beside" if rival.p >= LEVEL else "ahead of" if rival.lead > 0 else "behind"
 
 
 def lead_words(measure: Measure, rival: Any, unit: str = "") -> str:
-    """The lead over a rival with its interval, the effect size, and p if there is one."""
+    """The lead over a rival with its interval, the effect size, and p if there is one.
+
+    "–" if no run of the two reached the target.
+    """
 
     def number(value: float) -> str:
         # With the sign of print: behind a comma, a spreadsheet would run the other one.
         return f"{value:.{measure.digits}f}".replace("-", "−")
 
+    if pd.isna(rival.needed):
+        reached = rival.reached or rival.own_reached
+        return f"{number(0.0)}{unit}, level under all seeds" if reached else "–"
     lead = f"{number(rival.lead)}{unit}"
     if pd.notna(rival.low):
         lead += f" [{number(rival.low)} to {number(rival.high)}]"

@@ -159,8 +159,8 @@ def _beside_the_first(series: pd.DataFrame, ended: pd.DataFrame, apart: str) -> 
         return ["No arm has an opponent: no later run has an arm with a name of the first run."]
     whys = [
         apart
-        or f"{gaps[label].count()} paired seeds, of which {unequal[label]} differ, cannot give a p below "
-        f"{LEVEL} in {counted(len(others), 'test')}; run {needed} seeds or more in both"
+        or f"{counted(gaps[label].count(), 'paired seed')}, of which {unequal[label]} differ, cannot give a "
+        f"p below {LEVEL} in {counted(len(others), 'test')}; run {needed} seeds or more in both"
         for label in others
         if label not in p
     ]

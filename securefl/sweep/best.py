@@ -11,7 +11,7 @@ import pandas as pd
 from securefl.accounting.figures import SIGN, short
 from securefl.core.release import PARTIES
 from securefl.report.run_page import ArmSummary
-from securefl.report.significance import with_interval
+from securefl.report.significance import listed, with_interval
 from securefl.study.accounted import sentence as accounted
 from securefl.sweep.cells import Sweep
 from securefl.sweep.tradeoff import Point, Series, holds
@@ -39,20 +39,21 @@ def headline(series: Sequence[Series]) -> str:
         return ""
     finite = sorted({at for at, _, _ in known if isfinite(at)}) or [inf]
     middle = finite[(len(finite) - 1) // 2]
-    mean, lead = max(((mean, own) for at, mean, own in known if at == middle), key=lambda pair: pair[0])
+    there = [(mean, own) for at, mean, own in known if at == middle]
+    mean, lead = max(there, key=lambda pair: pair[0])
+    leads = [*dict.fromkeys(own.line for value, own in there if value == mean)]
+    best = f"{listed(leads)} {'are level at' if len(leads) > 1 else 'has'} the highest accuracy"
     where = f"At a true epsilon of {middle:g}{holds([lead])}" if middle < inf else "Without a finite epsilon"
     floor = lead.rows["floor"].mean()
     if not mean <= floor:
         alone = len({own.label for _, _, own in known}) == 1
-        return (
-            f"{where}, {lead.line} has {'an accuracy of' if alone else 'the highest accuracy:'} {mean:.3f}."
-        )
+        return f"{where}, {f'{lead.line} has an accuracy of' if alone else f'{best}:'} {mean:.3f}."
     better = sorted({at for at, best, own in known if best > own.rows["floor"].mean()})
     learnt = ", ".join(SIGN if at == inf else f"{at:g}" for at in better)
     elsewhere = f"An arm is better at epsilon {learnt}." if learnt else "It is so at each epsilon."
     return (
-        f"{where}, nothing was learnt: {lead.line} has the highest accuracy, {mean:.3f}, and one constant "
-        f"answer reaches {floor:.3f}. {elsewhere}"
+        f"{where}, nothing was learnt: {best}, {mean:.3f}, and one constant answer reaches {floor:.3f}. "
+        f"{elsewhere}"
     )
 
 

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from reference.three_rounds import descend, of_vector, records
 from support.every import every
 from support.tiny_problem import tiny_problem
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from securefl.algorithm import State
@@ -23,7 +24,7 @@ from securefl.protocols.fedper import FedPer
 from securefl.protocols.fedrep import FedRep
 from securefl.protocols.lg_fedavg import LGFedAvg
 
-CLIENTS, RECORDS, BATCH, EPOCHS, HEAD_EPOCHS, RATE = 3, 13, 5, 2, 3, 0.1
+CLIENTS, RECORDS, HEAD_EPOCHS = 3, 13, 3
 PROTOCOLS: dict[str, Any] = {
     "fedper": FedPer(),
     "lg_fedavg": LGFedAvg(),
@@ -31,38 +32,20 @@ PROTOCOLS: dict[str, Any] = {
 }
 
 
-def records(client: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    rng = np.random.default_rng(40 + client)
-    return rng.normal(size=(RECORDS, 6)).astype(np.float32), rng.integers(3, size=RECORDS)
-
-
-def of_vector(vector: NDArray[np.float32]) -> nn.Sequential:
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    nn.utils.vector_to_parameters(torch.from_numpy(vector.copy()), model.parameters())
-    return model
-
-
-def descend(model: nn.Module, trained: Any, client: int, rng: np.random.Generator, epochs: int) -> None:
-    x, y = map(torch.from_numpy, records(client))
-    optimizer = torch.optim.SGD(list(trained), lr=RATE)
-    for _ in range(epochs):
-        order = rng.permutation(RECORDS)
-        for batch in np.array_split(order, range(BATCH, RECORDS, BATCH)):
-            optimizer.zero_grad()
-            cross_entropy(model(x[batch]), y[batch]).backward()
-            optimizer.step()
-
-
 def transcribed(name: str, initial: NDArray[np.float32], at: Literal["own", "averaged"]) -> list[Any]:
     """The models after one round of all clients."""
     models = [of_vector(initial) for _ in range(CLIENTS)]
     for client, model in enumerate(models):
-        rng = np.random.default_rng(client)
+        rng, own = np.random.default_rng(client), records(client, RECORDS)
+
+        def loss(x: Tensor, y: Tensor, model: nn.Module = model) -> Tensor:
+            return cross_entropy(model(x), y)
+
         if name == "fedrep":
-            descend(model, model[2].parameters(), client, rng, HEAD_EPOCHS)
-            descend(model, model[0].parameters(), client, rng, EPOCHS)
+            descend(model[2].parameters(), own, rng, loss, HEAD_EPOCHS)
+            descend(model[0].parameters(), own, rng, loss)
         else:
-            descend(model, model.parameters(), client, rng, EPOCHS)
+            descend(model.parameters(), own, rng, loss)
     if at == "averaged":
         shared = [model[2 if name == "lg_fedavg" else 0] for model in models]
         with torch.no_grad():
@@ -81,7 +64,7 @@ def test_a_round_is_tested_as_a_transcription_tests_it(name: str, at: Literal["o
     (update,), start = algorithm.contributions, algorithm.start().broadcast
     steps, devices = [], []
     for client in range(CLIENTS):
-        x, y = records(client)
+        x, y = records(client, RECORDS)
         rng = np.random.default_rng(client)
         value = update.compute(
             ClientContext(client=client, round=1, x=x, y=y, broadcast=start, public={}, kept={}, rng=rng)
@@ -93,7 +76,7 @@ def test_a_round_is_tested_as_a_transcription_tests_it(name: str, at: Literal["o
 
     losses, right = [], 0
     for client, model in enumerate(transcribed(name, here.initial, at)):
-        x, y = map(torch.from_numpy, records(client))
+        x, y = map(torch.from_numpy, records(client, RECORDS))
         losses.append(float(cross_entropy(model(x), y).detach()))
         right += int((model(x).argmax(1) == y).sum())
     assert abs(found.loss - np.mean(losses)) <= 1e-5

@@ -102,17 +102,17 @@ def test_an_arm_that_never_reaches_its_target_has_bounds_and_no_deviation() -> N
     assert figures["lead"].tolist()[0] == 0.5
     assert figures["p"].isna().all()
     nobody = compared(TABLE, metrics(FedAvg=[[0.1, 0.1]] * 6, FedProf=[[0.1, 0.1, 0.1]] * 6))
-    assert comparison.claims(TABLE, nobody)[1] == (
-        "one, rounds: Ours: no run reaches the target, nor any of Avg (0.0 rounds [0.0 to 0.0], level in 6 "
-        "of 6 seeds)."
-    )
+    assert comparison.claims(TABLE, nobody)[1] == "one, rounds: Ours: never at the target, like Avg."
     assert nobody["lead"].tolist()[2] == 0
+    # A lead of 0 would read as a figure.
+    assert comparison.lead_words(Measure.ROUNDS, [*nobody.itertuples()][2]) == "–"
 
 
 def test_ties_under_all_seeds_are_level_without_a_p() -> None:
     figures = compared(TABLE, metrics(FedAvg=[[0.3]] * 8, FedProf=[[0.3]] * 8))
-    level = "Ours: level under all seeds beside Avg (0.000 [0.000 to 0.000], level in 8 of 8 seeds)."
-    assert comparison.claims(TABLE, figures)[0] == f"one, best accuracy: {level}"
+    assert comparison.claims(TABLE, figures)[0].endswith("Ours: level under all seeds beside Avg.")
+    avg = next(figures.itertuples())
+    assert comparison.lead_words(Measure.BEST, avg) == "0.000, level under all seeds"
     last = compared(
         replace(TABLE, measures=(Measure.ROUNDS,)),
         metrics(FedAvg=[[0.1, 0.1]] * 8, FedProf=[[0.1, 0.3]] * 8),

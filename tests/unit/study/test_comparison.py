@@ -82,7 +82,7 @@ def test_a_difference_without_power_says_so(tmp_path: Path, seeds: int) -> None:
     found = two(tmp_path, [0.5] * seeds, [0.6 + 0.01 * k for k in range(seeds)])
     assert found.series["p"].isna().all()
     (why,) = found.notes
-    assert why.startswith(f"No test: {seeds} pair")
+    assert why.startswith(f"No test: {seeds} paired seed{'s' * (seeds > 1)}, of which {seeds} differ, ")
     assert "run 6 seeds or more" in why
     assert wilcoxon(np.arange(1.0, 6.0)).pvalue > 0.05, "five pairs never have a p below 0.05"
     assert wilcoxon(np.arange(1.0, 7.0)).pvalue < 0.05

@@ -271,12 +271,14 @@ def test_epsilon_of_training_is_the_axis_though_none_was_asked_for(tmp_path: Pat
     assert "without noise" not in words
     assert "no noise" not in words
     assert headline(series).startswith("At a true epsilon of 2 per record at delta 0.0001, ")
-    assert "has the highest accuracy: " in headline(series)
+    assert ", unit and bounded are level at the highest accuracy: 0.240" in headline(series)
+    apart = [replace(own, rows=own.rows.assign(final_accuracy=0.3 + own.number)) for own in series]
+    assert ", bounded has the highest accuracy: 1.300" in headline(apart)
     assert "has an accuracy of " in headline(series[:1]), "there is no other arm"
     low = [replace(own, rows=own.rows.assign(floor=0.3 if own.number else 0.25)) for own in series]
     assert headline(low).endswith(
-        "nothing was learnt: unit has the highest accuracy, 0.240, and one constant answer reaches 0.250. An "
-        "arm is better at epsilon 12.2."
+        "nothing was learnt: unit and bounded are level at the highest accuracy, 0.240, and one constant "
+        "answer reaches 0.250. An arm is better at epsilon 12.2."
     )
     lost = [replace(own, rows=own.rows.assign(floor=0.9)) for own in series]
     assert headline(lost).endswith("It is so at each epsilon.")
