@@ -15,6 +15,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.cohort import colluding, dropping, exact, guess_error, share_within
 from securefl.core.errors import ConfigError
 from securefl.core.formats import prefix
+from securefl.core.ranges import Range
 from securefl.core.release import OTHERS, PARTIES, Adjacency, Unit, neighbours_missing
 from securefl.dp.correlated import CorrelatedNoise
 
@@ -24,6 +25,11 @@ NO_NOISE: Final = "none"
 """The value of `noise` if no noise is added. Every other value names a mechanism (`mechanisms`)."""
 Weighing = Literal["equal", "draws", "counts"]
 """How clients' values are weighted in a sum."""
+RATES: Final = Range(
+    "[0.001, 1]",
+    "Take 0.01, or another one from 0.001 on: more rarely, a client trains in none of a thousand rounds.",
+)
+"""The chances with which a client may draw itself into a sum (`Plan.sampling_rate`)."""
 _EXAMPLES: Final = {
     "min_cohort_size": "10",
     "max_cohort_size": "10",
@@ -77,7 +83,8 @@ class Plan:
             `CorrelatedNoise.column_norm`.
         decays: of the buffers. None if `coefficients` are those of bands.
         sampling_rate: the chance q with which a query takes a client's own value. Each client draws anew for
-            each release, by its own secret. Zeros stand for the value otherwise. Below 1, noise is central.
+            each release, by its own secret. Zeros stand for the value otherwise. In `RATES`, and above delta.
+            Below 1, noise is central.
         dropout, corrupt: for hidden sums and distributed noise, the largest share of a cohort that falls
             silent (rounded down), and that colludes with the server (rounded up). `corrupt` has no default
             there.
@@ -178,10 +185,15 @@ class Plan:
                 f"Expected noise as a word and a finite noise_multiplier >= 0, got {self.noise!r} and "
                 f"{self.noise_multiplier}."
             )
-        if not (isinstance(self.sampling_rate, float | int) and 0 < self.sampling_rate <= 1):
+        if not isinstance(self.sampling_rate, float | int) or self.sampling_rate not in RATES:
             raise ConfigError(
-                f"Expected 0 < sampling_rate <= 1, got {self.sampling_rate!r}. Take 1, with which each "
-                "client that is asked takes part."
+                f"Expected sampling_rate in {RATES}, got {self.sampling_rate!r}. {RATES.remedy}"
+            )
+        if self.sampling_rate <= self.delta:
+            raise ConfigError(
+                f"Expected a `sampling_rate` above delta = {self.delta:g}, got {self.sampling_rate:g}: "
+                "values that are sent so rarely meet that delta without noise. Set a higher rate, or a "
+                "lower delta."
             )
         noise = CorrelatedNoise(self.coefficients, self.separation, 1, self.decays)
         object.__setattr__(self, "coefficients", noise.coefficients)

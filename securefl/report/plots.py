@@ -25,6 +25,7 @@ from securefl.report.style import (
     legend,
     limit,
     panels_of,
+    plain_logarithmic,
     whole_numbers,
 )
 
@@ -155,6 +156,9 @@ def bounds(metrics: pd.DataFrame, *, looks: Mapping[str, Look], column: str) -> 
     axes.set_xlabel("round")
     whole_numbers(axes.xaxis)
     axes.set_ylabel("bound of updates (L2 norm)")
+    if metrics[column].max() > 10 * metrics[column].min():  # it moves by factors
+        axes.set_yscale("log")
+        plain_logarithmic(axes.yaxis)
     legend(figure)
     return figure
 

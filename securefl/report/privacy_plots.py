@@ -105,7 +105,9 @@ def curves(of: Mapping[str, Curve], proved: Mapping[str, Sequence[tuple[float, f
         curve(left, epsilons, np.where(deltas > 0, deltas, np.nan), looks[name], label=name, place=place)
         curve(right, alarms, own.miss(alarms), looks[name], label=name, place=place)
         for at, delta in proved.get(name, ()):
-            left.plot(at, delta, "<", color=looks[name].colour, markeredgecolor="black")
+            left.plot(at, delta, "<", color=looks[name].colour, markeredgecolor="black", zorder=3)
+    if proved:
+        left.plot([], [], "<", color="none", markeredgecolor="#8a8a8a", label="proved by an audit")
     right.plot([0, 1], [1, 0], color="#8a8a8a", linestyle=":", label="a guess without the release")
     for axes in (left, right):
         light_frame(axes)

@@ -17,7 +17,7 @@ from dp_accounting import DpEvent, GaussianDpEvent
 
 from securefl.accounting.events import steps_event
 from securefl.accounting.store import require_delta
-from securefl.algorithm.plan import NO_NOISE, Plan
+from securefl.algorithm.plan import NO_NOISE, RATES, Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.ranges import Count, Known, Range, Ranged, refused
@@ -52,9 +52,6 @@ _SERVERS = {"active": "against a lying server", "semi-honest": "against a semi-h
 _CALIBRATIONS = {"exact": "exact calibration", "paper": "the paper's calibration"}
 
 
-_RATE: Final = (
-    "Take 0.01, or another one from 0.001 on: more rarely, a client trains in none of a thousand rounds."
-)
 _UNSIZED: Final = 1e5
 """The noise multiplier until the one that a target needs is known. A model that is trained with it is noise,
 so a use by mistake costs accuracy and no privacy."""
@@ -208,7 +205,7 @@ class PrivacySection(Ranged):
     epsilon: float | None = None
     separation: Count = 1
     bands: Count | Literal["blt"] | None = None
-    sampling_rate: Annotated[float, Range("[0.001, 1]", _RATE)] = 1.0
+    sampling_rate: Annotated[float, RATES] = 1.0
     calibration: Literal["exact", "paper"] = field(default="exact", metadata={"words": _CALIBRATIONS.get})
     dropout: float | None = None
     corrupt: float | None = None
@@ -275,12 +272,6 @@ class PrivacySection(Ranged):
                 f'Expected noise = "central" with a `sampling_rate` below 1, got "{NO_NOISE}": a client '
                 "draws for each noised sum, and without noise none hides it. Set that, or leave "
                 "`sampling_rate` out."
-            )
-        if self.sampling_rate <= self.delta < 1:
-            yield (
-                f"Expected a `sampling_rate` above delta = {self.delta:g}, got {self.sampling_rate:g}: "
-                "values that are sent so rarely meet that delta without noise. Set a higher rate, or a "
-                "lower delta."
             )
         if self.sampling_rate < 1 and self.calibration == "paper":
             yield (

@@ -14,10 +14,11 @@ from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, ValueSpec
 from securefl.core.agreement import Identity
+from securefl.core.errors import RemoteProtocolError
 from securefl.core.messages import client_name
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.wire import Header
-from securefl.deployment.messages import Enter, SignedTurn, Turn, encode_envelope
+from securefl.deployment.messages import Enter, SignedTurn, Turn, decode_envelope, encode_envelope
 from securefl.deployment.party import PartySession
 from securefl.deployment.roster import PinnedRoster
 from securefl.deployment.session_store import SessionStore
@@ -36,6 +37,14 @@ NAMES = tuple(client_name(k) for k in range(CLIENTS))
 
 def identities(*names: str) -> dict[str, Identity]:
     return {name: Identity.generate(name) for name in names or (*NAMES, SERVER, KEY_HOLDER)}
+
+
+def turn_in(data: bytes) -> Turn:
+    """The turn that a request carries; an empty one if it carries none."""
+    try:
+        return decode_envelope(decode_envelope(data, SignedTurn, sender=SERVER).turn, Turn, sender=SERVER)
+    except RemoteProtocolError:
+        return Turn()
 
 
 @dataclass

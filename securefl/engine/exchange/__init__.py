@@ -8,7 +8,7 @@ counts. If it answers late, its message has another stage's header and is refuse
 deadline ends the collecting without it.
 """
 
-from securefl.engine.exchange.client import Client, Contribute
+from securefl.engine.exchange.client import MOST, Client, Contribute
 from securefl.engine.exchange.server import Server, limits
 
-__all__ = ["Client", "Contribute", "Server", "limits"]
+__all__ = ["MOST", "Client", "Contribute", "Server", "limits"]

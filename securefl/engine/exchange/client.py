@@ -18,9 +18,13 @@ from securefl.core.machine import Expects, Need, Outgoing, Step
 from securefl.core.messages import Broadcast, Cohort, ContributionMessage, Order
 from securefl.core.newest import newest
 from securefl.core.release import SERVER, Release
+from securefl.core.sparse import most_bytes
 from securefl.core.wire import Header, Limit
 from securefl.mechanisms.agreed import require_agreed
 from securefl.mechanisms.charges import Protection
+
+MOST = Limit(2**30, 2**22)
+"""The largest order or broadcast that a client takes, and the largest answer that it makes."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,9 @@ class Client:
             raise _refusal(
                 f"Expected sums first, each with its length, got {order.wants} and {order.lengths}."
             )
+        # A client that does not take part makes as many zeros. The order costs the server nothing.
+        if min(order.lengths) < 0 or sum(map(most_bytes, order.lengths)) > MOST.bytes:
+            raise _refusal(f"Expected sums of at most {MOST.bytes} bytes, got the lengths {order.lengths}.")
 
     def _whole(self, broadcast: Broadcast) -> Broadcast:
         names = broadcast.names

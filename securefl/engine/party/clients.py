@@ -21,10 +21,10 @@ from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.hiding import ComputeAndConceal, ConcealVector
 from securefl.core.machine import Machine
 from securefl.core.messages import Broadcast, Cohort, client_name, task
-from securefl.core.wire import Header, Limit
+from securefl.core.wire import Header
 from securefl.engine.calls import QueryCall, SumCall, by_server, decode_call, last_place
 from securefl.engine.drive import Driver, Worker
-from securefl.engine.exchange import Client, Contribute
+from securefl.engine.exchange import MOST, Client, Contribute
 from securefl.engine.observer import Log
 from securefl.engine.party.computing import Computing, Records, Streams, of_size, one_by_one
 from securefl.engine.party.contributing import Contributing
@@ -35,9 +35,6 @@ from securefl.storage.journal import Journal
 from securefl.sums.registry import scheme_of
 from securefl.sums.scheme import Attempt
 from securefl.training.jobs import Trainer
-
-MOST = Limit(2**30, 2**22)
-"""The default limit of one order or broadcast."""
 
 _REFUSED = object()
 """Stands in place of the work of a client that abstains."""
@@ -58,7 +55,6 @@ class ClientParty(Worker):
         held: the x and y that are never trained on, by client number; None without a hold-out.
         scores: the plan's linear scheme, with the parameters that all parties have; None if numbers are open.
         kept: each client's state so far, by client number.
-        most: the largest order or broadcast that it takes.
         enrolled: lasting keys of a roster, by client name. A client without them has new keys in every
             session.
         trainer: runs the clients' local training.
@@ -82,7 +78,6 @@ class ClientParty(Worker):
         held: Mapping[int, Records] | None = None,
         scores: LinearScheme | None = None,
         kept: Mapping[int, ClientState] | None = None,
-        most: Limit = MOST,
         enrolled: Mapping[str, Identity] | None = None,
         trainer: Trainer = one_by_one,
         count_session: Callable[[bytes], str] = lambda session: "",
@@ -103,7 +98,6 @@ class ClientParty(Worker):
         self._bare = {name for name, spec in self._sends.items() if Protection(plan, spec).bare}
         self._count_session = count_session
         self._scoring = scores
-        self._most = most
         named = {contribution.spec.name: contribution for contribution in contributions}
         values = Computing(
             plan, named, records, held=held, rng=rng, kept=kept or {}, log=self.log, trainer=trainer
@@ -187,9 +181,9 @@ class ClientParty(Worker):
         )
 
     def _asked(self, header: Header, call: QueryCall, own: Sequence[int]) -> dict[str, Machine[Any]]:
-        if call.most.bytes > self._most.bytes or call.most.elements > self._most.elements:
+        if call.most.bytes > MOST.bytes or call.most.elements > MOST.elements:
             raise by_server(
-                f"Expected orders and broadcasts of at most {self._most.bytes} bytes, got a call for "
+                f"Expected orders and broadcasts of at most {MOST.bytes} bytes, got a call for "
                 f"{call.most.bytes}."
             )
         asked, conceal = call.asked, dict[str, Mapping[str, ConcealVector]]()

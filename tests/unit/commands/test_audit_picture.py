@@ -51,6 +51,7 @@ def test_each_claim_is_a_curve_with_what_was_proved_of_it(tmp_path: Path) -> Non
     assert f"Figure: {out}" in result.output
     assert out.read_bytes()
     left = figure.axes[0]
+    assert "proved by an audit" in [text.get_text() for text in figure.legends[0].get_texts()]
     points = {(line.get_xdata()[0], line.get_ydata()[0]) for line in left.lines if len(line.get_xdata()) == 1}
     assert points == {(lower, delta) for _, _, delta, lower in CLAIMS}
     whole = [line for line in left.lines if len(line.get_xdata()) > 1]

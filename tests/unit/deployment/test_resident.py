@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.every import every
 from support.four_clients import CLEAR, MASKED, TWO
-from support.residents import NAMES, Deployment, identities
+from support.residents import NAMES, Deployment, identities, turn_in
 
 from securefl.algorithm.queries import Value
 from securefl.core.errors import ConfigError, RemoteProtocolError
@@ -17,7 +17,6 @@ from securefl.deployment.messages import (
     REFUSED,
     Enter,
     Entered,
-    SignedTurn,
     Turn,
     TurnReply,
     decode_envelope,
@@ -135,14 +134,6 @@ def test_a_server_that_signs_yesterdays_messages_anew_gets_nothing_for_them() ->
     nothing = encode_envelope(TurnReply())
     assert {told(turn) for turn in old} <= {REFUSED, nothing}
     assert deployment.files["client-0000"].ledger.head == before
-
-
-def turn_in(data: bytes) -> Turn:
-    """The turn that a request carries; an empty one if it carries none."""
-    try:
-        return decode_envelope(decode_envelope(data, SignedTurn, sender=SERVER).turn, Turn, sender=SERVER)
-    except RemoteProtocolError:
-        return Turn()
 
 
 def entering_midway(deployment: Deployment, nonce: bytes) -> None:

@@ -247,7 +247,15 @@ def test_draws_that_amplify_nothing_are_refused(
     assert isinstance(remedied.mechanism, Central)
 
 
-@every("rate", [0.0, -0.1, 1.1, float("nan"), "0.5"])
-def test_a_rate_that_is_no_chance_is_refused(rate: Any) -> None:
-    with pytest.raises(ConfigError, match="0 < sampling_rate <= 1"):
+@every("rate", [0.0, -0.1, 1.1, float("nan"), "0.5", 9e-4])
+def test_a_rate_that_no_study_may_have_is_refused(rate: Any) -> None:
+    with pytest.raises(ConfigError, match=r"sampling_rate in \[0.001, 1\].* Take 0.01"):
         replace(PLAN, sampling_rate=rate)
+    replace(PLAN, sampling_rate=0.01, delta=1e-3)
+
+
+def test_a_rate_below_delta_needs_no_noise_and_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"above delta = 0\.01, got 0\.01.*a higher rate, or a lower delta"):
+        replace(PLAN, sampling_rate=0.01, delta=0.01)
+    replace(PLAN, sampling_rate=0.02, delta=0.01)
+    replace(PLAN, sampling_rate=0.01, delta=0.009)

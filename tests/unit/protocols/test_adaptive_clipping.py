@@ -155,9 +155,15 @@ def test_a_training_that_diverged_counts_as_a_step_of_nothing(here: Any) -> None
 
 
 def advanced(
-    here: Any, within: float, clipped: float, server: Any = None, bound: float = 0.5, quantile: float = 0.5
+    here: Any,
+    within: float,
+    clipped: float,
+    server: Any = None,
+    bound: float = 0.5,
+    quantile: float = 0.5,
+    number: int = 1,
 ) -> State:
-    """The state after a round of so many clients, of which others dropped out."""
+    """The state after round `number` of so many clients, of which others dropped out."""
     problem = replace(here.problem, local=replace(here.problem.local, bound_quantile=quantile))
     part = Adaptive(problem)
     start = State(problem.initial, {BOUND: np.array([bound])})
@@ -165,7 +171,7 @@ def advanced(
         cohort=(*range(9),), broadcast=start.broadcast, weights=ByDraws(dict.fromkeys(range(9), 1))
     )
     turn = part.advance(
-        server or Replace(), start, query, Population(clients=9, seconds=np.ones(9)), 1, None,  # type: ignore[arg-type]
+        server or Replace(), start, query, Population(clients=9, seconds=np.ones(9)), number, None,  # type: ignore[arg-type]
         part.contributions(UNSAMPLED),
     )  # fmt: skip
     asked, answered = next(turn), round(within + clipped)
@@ -184,7 +190,26 @@ def test_the_bound_moves_by_the_share_of_those_who_answered(
     """A client that dropped out counts neither as clipped nor as within."""
     after = advanced(here, within, clipped, quantile=quantile)
     share = within / (within + clipped)
-    assert after.memory[BOUND] == pytest.approx([0.5 * np.exp(-0.2 * (share - quantile))], rel=1e-12)
+    assert after.memory[BOUND] == pytest.approx([0.5 * np.exp(-2 * (share - quantile))], rel=1e-12)
+
+
+@every(("number", "rate"), [(1, 2.0), (4, 1.0), (16, 0.5), (100, 0.2), (10_000, 0.2)])
+def test_early_rounds_move_the_bound_most_and_none_less_than_the_papers_rate(
+    number: int, rate: float, here: Any
+) -> None:
+    after = advanced(here, 3, 1, number=number)
+    assert after.memory[BOUND] == pytest.approx([0.5 * np.exp(-rate * 0.25)], rel=1e-12)
+
+
+@every("ratio", [10.0, 0.1])
+def test_a_first_bound_of_another_order_is_at_the_median_after_a_few_rounds(ratio: float, here: Any) -> None:
+    """The paper's rate alone took 24 rounds. Their noise, in multiples of the bound, stays in the model."""
+    bound, rounds = ratio, 0
+    while (bound > 1) == (ratio > 1):
+        rounds += 1
+        within, clipped = (4, 0) if bound > 1 else (0, 4)
+        bound = float(advanced(here, within, clipped, bound=bound, number=rounds).memory[BOUND][0])
+    assert rounds == 4
 
 
 def test_a_lost_round_moves_neither_model_nor_bound(here: Any) -> None:
@@ -351,7 +376,7 @@ def test_a_plan_says_that_the_bound_moves() -> None:
 def test_without_noise_it_clips_alone(tmp_path: Path) -> None:
     arm = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n'
     of = adaptive(study(arm, non_private='["update"]'), update_bound=0.02)
-    assert bounds(spied(of, tmp_path)[0]) == pytest.approx([0.02, 0.02 * np.exp(0.1), 0.02 * np.exp(0.2)])
+    assert bounds(spied(of, tmp_path)[0]) == pytest.approx([0.02, 0.02 * np.e, 0.02 * np.exp(1 + 0.5**0.5)])
 
 
 def test_tables_and_report_have_the_bound_of_each_round(tmp_path: Path) -> None:

@@ -276,6 +276,14 @@ def test_costs_far_apart_are_drawn_on_a_log_scale() -> None:
     assert (left.get_xscale(), right.get_xscale()) == ("log", "linear")
 
 
+@every(("first", "scale"), [(3.0, "log"), (0.5, "linear")])
+def test_bounds_of_several_orders_are_drawn_on_a_log_scale(first: float, scale: str) -> None:
+    """They move by factors. On a linear axis, those that begin far below are all at 0."""
+    data = pd.DataFrame({"arm": "a", "round": [1, 2, 3], "seed": 1, "own": [first, 0.3, 0.2]})
+    [axes] = plots.bounds(data, looks=style.looks(["a"]), column="own").axes
+    assert axes.get_yscale() == scale
+
+
 def test_numbers_of_a_long_log_scale_do_not_lie_on_each_other() -> None:
     figure = style.blank(height=4.0)
     short, long = figure.subplots(2, 1)

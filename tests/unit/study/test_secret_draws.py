@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, NoOpDpEvent
 from support.every import every
 from support.private_studies import client_level
 from support.tiny_study import FEDAVG, composed, text, with_privacy, world
 
 from securefl.accounting.composition import compose, running_epsilon
-from securefl.accounting.events import History, steps_event
+from securefl.accounting.events import NON_PRIVATE, History, steps_event
 from securefl.accounting.statements import releases_of
 from securefl.core.errors import ConfigError
 from securefl.core.release import OTHERS, SERVER
@@ -26,6 +27,7 @@ from securefl.study.forecast import forecast, lines
 from securefl.study.privacy_statement import statements
 from securefl.study.run import run_arm
 from securefl.study.session import run_study
+from securefl.training.local import BOUND
 
 Q = 0.5
 NETWORK = "\n[network]\nreorder = true\nduplicate = 0.2\ndropout = 0.1\n"
@@ -92,6 +94,57 @@ def test_a_client_that_is_not_drawn_does_not_train(tmp_path: Path, monkeypatch: 
     run_arm(of, of.arms[0], world(of), tmp_path, lambda record: None)
     assert 0 < len(trained) < len(drawn) / 2
     assert 2 * len(trained) == sum(drawn), "asked before the training, and once more for the release"
+
+
+@every(
+    ("name", "more"),
+    [
+        ("fedprof", ""),
+        ("fedper", ""),
+        ("fedbabu", 'fine_tuned = "head"\nfine_tune_epochs = 1'),
+    ],
+)
+def test_scores_and_personal_heads_go_beside_draws(name: str, more: str, tmp_path: Path) -> None:
+    """Clients that are not drawn still send their profiles and keep their heads. No client abstains."""
+    of = client_level(name, rounds=3, more=more, sampling_rate=str(Q), adversaries='["others"]')
+    here = world(of)
+    found = run_arm(of, of.arms[0], here, tmp_path, lambda record: None)
+    sampled = steps_event(Q, composed(of, here)[1].noise_multiplier, 1)
+    paid = charged(tmp_path, of)
+    assert sum(count for (_, event), count in paid.items() if event == sampled) == 3 * 6
+    others = {event for _, event in paid} - {sampled}
+    assert others <= {NON_PRIVATE.others if name == "fedprof" else NoOpDpEvent()}, (
+        "a profile has no noise here"
+    )
+    assert not any(record["abstained"] for record in found.records)
+
+
+def test_a_bound_that_adapts_follows_the_share_of_those_who_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is not drawn counts neither as clipped nor as within. Here all are within."""
+    of = study(epsilon="1000.0", budget="inf")
+    of = replace(of, local=replace(of.local, bound_quantile=0.5, learning_rate=1e-9))
+    drawn, taken = Counter[int](), contributing.takes_part
+
+    def takes_part(protection: Any, key: Any, secret: Any) -> bool:
+        drawn[key.round] += (own := taken(protection, key, secret))
+        return own
+
+    monkeypatch.setattr(contributing, "takes_part", takes_part)
+    here = world(of)
+    (one,), plan = composed(of, here)[0].contributions, composed(of, here)[1]
+    noise = Protection(plan, one.spec).mechanism.deviation(6) / 6
+    found = run_arm(of, of.arms[0], here, tmp_path, lambda record: None)
+    before = of.local.update_bound
+    for record in found.records:
+        number, within = record["round"], drawn[record["round"]] / 2  # asked twice, as above
+        rate = 2 * number**-0.5
+        expected = min(1, rate * within / (2 * 6 * Q))
+        # Seven deviations of the noise of a share, which is twice that of a mean of bits.
+        assert np.log(before / record[BOUND]) == pytest.approx(expected, abs=7 * rate * 2 * noise)
+        assert 7 * 2 * noise < 1 / 6, "or it does not tell one client more"
+        before = record[BOUND]
 
 
 def test_noise_is_calibrated_for_the_draws_and_no_smaller() -> None:
