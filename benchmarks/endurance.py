@@ -159,6 +159,16 @@ def recover(own: Federation) -> None:
         own.again(node)
 
 
+def tend(own: Federation) -> None:
+    """Start nodes that ended again, as a service does: a SuperLink refuses one that it thinks is still there.
+
+    A node that was killed is there until it missed its heartbeats, a minute later.
+    """
+    for node in NODES:
+        if node in own.processes and own.processes[node].poll() is not None:
+            own.again(node)
+
+
 def copied(own: Federation, folder: Path, to: str) -> Path:
     own.run("cp", "-a", folder, own.folder / to)  # a killed party leaves a socket, which shutil cannot copy
     return own.folder / to
@@ -212,6 +222,7 @@ def lines(own: Federation, name: str) -> Iterator[str]:
             elif ended:
                 return
             else:
+                tend(own)
                 time.sleep(0.01)
 
 

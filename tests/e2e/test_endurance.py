@@ -126,6 +126,18 @@ def test_the_carrier_is_killed_early_and_nodes_and_clients_at_any_time(
     assert any(name.startswith("node of") for _, name in found) == (carrier == "flower")
 
 
+def test_a_node_that_ended_is_started_again_and_one_that_runs_is_not(tmp_path: Path) -> None:
+    ends, runs = endurance.NODES[:2]
+    with endurance.federation(tmp_path) as own:
+        own.start(ends, "true")
+        own.start(runs, "sleep", "600")
+        before = dict(own.processes)
+        before[ends].wait()
+        endurance.tend(own)
+        assert own.processes[ends] is not before[ends]
+        assert own.processes[runs] is before[runs]
+
+
 # Its processes have limits of their own, which say who is missing: 900 seconds to begin, 600 for a round.
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
