@@ -199,7 +199,9 @@ def mark(own: Federation, out: Path) -> dict[str, float]:
     """
     found = {}
     for name, process in own.processes.items():
-        with suppress(psutil.NoSuchProcess):  # it is between its end and its start
+        if process.poll() is not None:
+            continue
+        with suppress(psutil.NoSuchProcess):  # it ends meanwhile
             tree = [psutil.Process(process.pid)]
             tree += tree[0].children(recursive=True)
             found[f"{name} MB"] = sum(one.memory_info().rss for one in tree) / 1e6
