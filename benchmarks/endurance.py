@@ -3,10 +3,11 @@
     python benchmarks/endurance.py [--rounds 2000] [--carrier sockets] [--seed 0] [--write]
 
 The rounds are played in three sessions over the same ledgers. A process is killed on every 25th round or so,
-and started again: a client but the last one, or, in the first quarter of a session, the coordinator. After
-the first session a client rotates its keys, and all pin the new roster. After the second one a client loses
-its folder: an older copy is refused, and the newest is put back. Then memory, CPU and files of processes that
-ran since the first quarter of the last session are compared between its second and its last quarter.
+and started again: a client but the last one, or, over Flower, such a client's node. In the first quarter of a
+session it is often the coordinator, and over Flower the SuperLink. After the first session a client rotates
+its keys, and all pin the new roster. After the second one a client loses its folder: an older copy is
+refused, and the newest is put back. Then memory, CPU and files of processes that ran since the first quarter
+of the last session are compared between its second and its last quarter.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ CLIENTS, SESSIONS, APART = 6, 3, 25
 COORDINATOR, SUPERLINK = "coordinator", "superlink"
 NAMES = [client_name(k) for k in range(CLIENTS)]
 MORTAL = [name for name in NAMES if name != STEADY]
+NODES = [f"node of {name}" for name in NAMES]
+STRUCK = {"sockets": MORTAL, "flower": [*MORTAL, *NODES[:-1]]}
+EARLY = {"sockets": (COORDINATOR, None), "flower": (COORDINATOR, SUPERLINK)}
+"""By carrier: what is killed by turns in a session's first quarter. None: one of STRUCK, as after it."""
+ENDS = {0, ExitCode.UNLEARNT, -signal.SIGKILL}
+"""Of a coordinator. Noise outweighs what six clients learn, and what is learnt does not matter here."""
 _ROUND = re.compile(r"round (\d+): ")
 STUDY = """
 [study]
@@ -96,13 +103,13 @@ fraction = 1.0
 # What happens ---------------------------------------------------------------------------------------
 
 
-def kills(rounds: int, rng: np.random.Generator) -> list[tuple[int, str]]:
-    """After which round of a session which process is killed: in its first quarter often the coordinator."""
+def kills(rounds: int, carrier: str, rng: np.random.Generator) -> list[tuple[int, str]]:
+    """After which round of a session which process is killed."""
     apart = max(2, min(APART, rounds // 8))
     found = []
     for count, number in enumerate(range(apart, rounds - apart, apart)):
-        early = number <= rounds // 4 and count % 2 == 0
-        found.append((number, COORDINATOR if early else str(rng.choice(MORTAL))))
+        early = EARLY[carrier][count % 2] if number <= rounds // 4 else None
+        found.append((number, early or str(rng.choice(STRUCK[carrier]))))
     return found
 
 
@@ -117,10 +124,6 @@ def stop(own: Federation) -> None:
 def strike(own: Federation, name: str) -> None:
     own.kill(name)
     own.processes[name].wait()
-
-
-def serve(own: Federation, name: str) -> None:
-    own.start(name, *SECUREFL, "party", "serve", home(own, name))
 
 
 def home(own: Federation, name: str) -> Path:
@@ -140,10 +143,30 @@ def lose(own: Federation, name: str, older: Path) -> None:
     """A stopped client's folder is lost. The older copy is refused, the newest serves."""
     newest = copied(own, home(own, name), "newest")
     _put_back(own, name, older)
-    serve(own, name)
+    own.again(name)
     if own.processes[name].wait() == 0 or "expected the ledger of its counter" not in own.said(name):
         sys.exit(f"An older copy of {name} was served:\n{own.said(name)}")
     _put_back(own, name, newest)
+
+
+def recover(own: Federation) -> None:
+    """Start the SuperLink again, and its nodes, which it no longer knows: its state was in memory."""
+    own.again(SUPERLINK)
+    own.wait(SUPERLINK, lambda: "running on" in own.said(SUPERLINK))
+    for name, node in zip(NAMES, NODES, strict=True):
+        register(own, name)
+        strike(own, node)
+        own.again(node)
+
+
+def tend(own: Federation) -> None:
+    """Start nodes that ended again, as a service does: a SuperLink refuses one that it thinks is still there.
+
+    A node that was killed is there until it missed its heartbeats, a minute later.
+    """
+    for node in NODES:
+        if node in own.processes and own.processes[node].poll() is not None:
+            own.again(node)
 
 
 def copied(own: Federation, folder: Path, to: str) -> Path:
@@ -176,7 +199,9 @@ def mark(own: Federation, out: Path) -> dict[str, float]:
     """
     found = {}
     for name, process in own.processes.items():
-        with suppress(psutil.NoSuchProcess):  # it is between its end and its start
+        if process.poll() is not None:
+            continue
+        with suppress(psutil.NoSuchProcess):  # it ends meanwhile
             tree = [psutil.Process(process.pid)]
             tree += tree[0].children(recursive=True)
             found[f"{name} MB"] = sum(one.memory_info().rss for one in tree) / 1e6
@@ -199,6 +224,7 @@ def lines(own: Federation, name: str) -> Iterator[str]:
             elif ended:
                 return
             else:
+                tend(own)
                 time.sleep(0.01)
 
 
@@ -208,7 +234,7 @@ def session(
     """Play a session's rounds, and kill these processes after these rounds. Yields its marks."""
     command = (*SECUREFL, "party", "coordinate", home(own, "server"), "--out", out, "--wait", "600", *words)
     due, took, last = {rounds * k // MARKS for k in range(1, MARKS + 1)}, list[float](), time.monotonic()
-    number = 0
+    number, allowed = 0, ENDS
     while number < rounds:
         own.start(COORDINATOR, *command)
         for line in lines(own, COORDINATOR):
@@ -223,13 +249,16 @@ def session(
             if struck and number >= struck[0][0]:
                 _, victim = struck.pop(0)
                 strike(own, victim)
-                if victim != COORDINATOR:
-                    serve(own, victim)
+                if victim == SUPERLINK:
+                    recover(own)
+                    allowed = {*ENDS, ExitCode.ERROR}  # its command ends with the run
+                elif victim != COORDINATOR:
+                    own.again(victim)
                 elif words:  # the ServerApp goes on for a while without its command
                     own.wait(SUPERLINK, lambda: not _server_apps(own))
-        # Noise outweighs what six clients learn, and what is learnt does not matter here.
-        if own.processes[COORDINATOR].returncode not in (0, ExitCode.UNLEARNT, -signal.SIGKILL):
+        if own.processes[COORDINATOR].returncode not in allowed:
             sys.exit(f"The coordinator ended:\n{own.said(COORDINATOR)[-4000:]}")
+        allowed = ENDS
 
 
 def _server_apps(own: Federation) -> list[psutil.Process]:
@@ -255,7 +284,7 @@ def endured(own: Federation, carrier: str, rounds: int, rng: np.random.Generator
         elif number == 2:
             lose(own, losing, older)
         serve_parties(own, names)
-        for one in session(own, out_of(own, number), words, each, kills(each, rng)):
+        for one in session(own, out_of(own, number), words, each, kills(each, carrier, rng)):
             marks.append({"carrier": carrier, "session": number + 1, **one})
             print(marks[-1]["session"], one["round"], f"{one['seconds']:.2f} s", flush=True)
         stop(own)

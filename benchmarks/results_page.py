@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from math import nan
 
 import pandas as pd
-from flatness import STEADY, flatness, quarters
+from flatness import LASTING, STEADY, flatness, quarters
 from kept import DOCS, RESULTS, read
 
 from securefl.published import Measure, Table, comparison
@@ -274,12 +275,18 @@ def of_pfl() -> Iterator[str]:
         yield _row(kind, f"{mean:.3f} ± {own.std():.3f}", f"{mean - half:.3f} to {mean + half:.3f}")
 
 
-def endurance() -> Iterator[str]:
-    marks = read("endurance_sockets.csv")
-    for figure, *numbers in flatness(marks, "sockets").to_numpy():
+def endurance(carrier: str) -> Iterator[str]:
+    marks = read(f"endurance_{carrier}.csv")
+    for figure, *numbers in flatness(marks, carrier).dropna().to_numpy():
         yield _row(figure, *(f"{number:.0f}" if number >= 100 else f"{number:.3g}" for number in numbers))
     whole = (f"{quarter[f'{STEADY} kB'].iloc[-1]:.0f}" for quarter in quarters(marks))
     yield _row(f"kB of {STEADY}'s files", *whole, "")
+
+
+def charged() -> Iterator[str]:
+    """A row for each client of a carrier: rounds answered, charges in its ledger, the server's orders."""
+    for carrier in LASTING:
+        yield from (_row(carrier, *row) for row in read(f"endurance_{carrier}_charges.csv").to_numpy())
 
 
 OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
@@ -304,8 +311,9 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "Matching between files": lambda: whole("matching_files.csv"),
     "Frozen parts at an epsilon per client": lambda: whole("frozen_parts.csv"),
     "Kinds of models and files": lambda: whole("brought_kinds.csv"),
-    "Endurance": endurance,
-    "Charges through kills": lambda: whole("endurance_sockets_charges.csv"),
+    "Endurance": partial(endurance, "sockets"),
+    "Endurance over Flower": partial(endurance, "flower"),
+    "Charges through kills": charged,
     "What a protocol's round takes": lambda: whole("protocol_times.csv"),
     "Fuzzing": lambda: whole("fuzz.csv"),
 }

@@ -63,8 +63,9 @@ def superlink(own: Federation, *, simulation: bool) -> int:
 
 
 def register(own: Federation, name: str) -> None:
-    """Make a node's key, and have the SuperLink know it."""
-    node_key(own.folder / "keys", name)
+    """Make a node's key, unless it has one, and have the SuperLink know it."""
+    if not (own.folder / "keys" / name).exists():
+        node_key(own.folder / "keys", name)
     own.run(BIN / "flwr", "supernode", "register", own.folder / "keys" / f"{name}.pub", "here")
 
 

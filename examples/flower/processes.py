@@ -52,6 +52,10 @@ class Federation:
                 start_new_session=True,
             )
 
+    def again(self, name: str) -> None:
+        """Start a process that ended, by its command."""
+        self.start(name, *self.processes[name].args)
+
     def run(self, *command: str | Path) -> str:
         """Run a command to its end, and return what it printed."""
         done = subprocess.run(list(map(str, command)), env=self.environment, capture_output=True, text=True)

@@ -138,7 +138,7 @@ def _opened(path: Path) -> Iterator[Image]:
                         f"{path}: expected at most {MOST_PIXELS:,} pixels, got {width} x {height}."
                     )
                 yield image
-    except (Image.DecompressionBombError, OSError, *DAMAGED) as error:
+    except (Image.DecompressionBombError, OSError, LookupError, *DAMAGED) as error:
         raise DataError(
             f"{path}: expected an image of {', '.join(_FORMATS)}, got: {str(error)[:200]}. Save it again."
         ) from None

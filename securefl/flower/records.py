@@ -175,7 +175,7 @@ class Task:
             parts, keys, config, local = json.loads(data)
             layout = Layout(parts=tuple(_part(*part) for part in parts))
             arrays_key, config_key, weight_key = map(_word, keys)
-            ConfigRecord(config)
+            ConfigRecord({**config})  # a TypeError unless it is a table
             return cls(layout, arrays_key, config_key, weight_key, config, _arrays(layout, local))
         except (ValueError, TypeError, OverflowError, RecursionError):
             raise RemoteProtocolError(

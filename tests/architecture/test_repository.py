@@ -201,6 +201,12 @@ def test_the_party_of_a_unit_starts_apart_from_its_relay_and_without_a_network(t
     assert not {"PrivateUsers", "DynamicUser"} & {*party, *relay}
 
 
+def test_a_relay_that_its_superlink_refuses_is_started_again_without_end() -> None:
+    """By default systemd gives a unit up that starts five times within ten seconds."""
+    (pause,) = unit("relay")["RestartSec"]
+    assert float(pause.removesuffix("s")) > 10 / 5
+
+
 def test_the_image_is_pinned_and_runs_as_no_root() -> None:
     lines = (DEPLOY / "Containerfile").read_text(encoding="utf-8").splitlines()
     steps = "\n".join(line for line in lines if not line.startswith("#")).replace("\\\n", "")

@@ -108,8 +108,39 @@ def test_what_grows_is_named(column: str, change: Any, figure: str) -> None:
     assert steep(marks(**{column: change})) == [figure]
 
 
+@every(
+    ("carrier", "rounds", "early"),
+    [
+        ("sockets", 667, {"coordinator"}),
+        ("flower", 67, {"coordinator", "superlink"}),
+        ("flower", 16, {"coordinator", "superlink"}),
+    ],
+)
+def test_the_carrier_is_killed_early_and_nodes_and_clients_at_any_time(
+    carrier: str, rounds: int, early: set[str]
+) -> None:
+    found = endurance.kills(rounds, carrier, np.random.default_rng(0))
+    assert {name for _, name in found if name in {"coordinator", "superlink"}} == early
+    assert all(number <= rounds / 4 for number, name in found if name in early)
+    assert not {"client-0005", "node of client-0005"} & {name for _, name in found}
+    assert any(name.startswith("node of") for _, name in found) == (carrier == "flower")
+
+
+def test_a_node_that_ended_is_started_again_and_one_that_runs_is_not(tmp_path: Path) -> None:
+    ends, runs = endurance.NODES[:2]
+    with endurance.federation(tmp_path) as own:
+        own.start(ends, "true")
+        own.start(runs, "sleep", "600")
+        before = dict(own.processes)
+        before[ends].wait()
+        endurance.tend(own)
+        assert own.processes[ends] is not before[ends]
+        assert own.processes[runs] is before[runs]
+
+
+# Its processes have limits of their own, which say who is missing: 900 seconds to begin, 600 for a round.
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_a_federation_through_kills_a_rotation_and_a_lost_disk_loses_no_charge(tmp_path: Path) -> None:
     with endurance.federation(tmp_path) as own:
         found = endurance.endured(own, "sockets", 96, np.random.default_rng(1))

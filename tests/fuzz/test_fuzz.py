@@ -20,7 +20,7 @@ TESTS = ROOT / "tests"
 SLOW = [pytest.param(seed, 25_000, marks=pytest.mark.slow) for seed in range(1, 7)]
 
 
-def run(folder: Path, *words: object, timeout: int) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *words: object, timeout: int | None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, FUZZ, *map(str, words)]
     paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(folder)}
@@ -62,13 +62,46 @@ def test_a_new_decoder_is_found(tmp_path: Path) -> None:
     assert [one.split()[1] for one in parsing(tmp_path, tmp_path)] == ["A.b.<locals>.c"]
 
 
+GUIDED = pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed here")
+
+
 @pytest.mark.slow  # unguided inputs are tried in the fast suite
-@pytest.mark.timeout(1200)  # each of the targets starts a process of its own
-@pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed here")
+@pytest.mark.timeout(3600)  # longer than libFuzzer's limit, 1200 seconds, so that an input that hangs is told
+@GUIDED
 def test_a_minute_of_inputs_guided_by_coverage(tmp_path: Path) -> None:
-    done = run(tmp_path, "--guided", 60, tmp_path / "kept", timeout=1100)
+    done = run(tmp_path, "--guided", 60, tmp_path / "kept", timeout=None)
     _, *table = (tmp_path / "kept" / "fuzz.csv").read_text().splitlines()
     rows = list(csv.DictReader(table))
     assert [row for row in rows if row["findings"] != "0" or int(row["executions"]) == 0] == []
     assert len(rows) > 60
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+ENDS = """
+import os, sys, time
+from pathlib import Path
+from fuzz import run
+from fuzz.target import Target
+
+def loop(raw):
+    while raw:
+        pass
+
+run.PATIENCE = 1
+found = {"loop": loop, "death": lambda raw: raw and os._exit(1), "error": lambda raw: raw[9]}
+found |= {"waits": lambda raw: time.sleep(1.5), "takes": lambda raw: None}
+run.targets = lambda: ((name, Target(name, enter, b"valid")) for name, enter in found.items())
+run.guided_inputs(1, Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+@GUIDED
+def test_a_loop_an_error_and_a_process_that_ends_are_findings(tmp_path: Path) -> None:
+    """An input that waits is none: its process may have to, on a loaded machine."""
+    command = [sys.executable, "-c", ENDS, str(tmp_path / "kept")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(ROOT)])}
+    subprocess.run(command, check=True, capture_output=True, env=environment)
+    _, *table = (tmp_path / "kept" / "fuzz.csv").read_text().splitlines()
+    found = {row["target"]: row["findings"] for row in csv.DictReader(table)}
+    assert found == {"loop": "1", "death": "1", "error": "1", "waits": "0", "takes": "0"}

@@ -214,11 +214,14 @@ CHANGED = {
     "a bomb": lambda said: said[0].__setitem__(1, ["seen", "int64", [2**30, 2**30]]),
     "no list": lambda said: said.__setitem__(3, 7),
     "no values": lambda said: said.pop(),
+    "no configuration": lambda said: said.__setitem__(2, None),
+    "a text for the configuration": lambda said: said.__setitem__(2, "w"),
+    "pairs for the configuration": lambda said: said.__setitem__(2, [["lr", 0.1]]),
 }
 
 
 @every("change", CHANGED.values())
-def test_a_task_whose_local_arrays_are_changed_is_refused(change: Any) -> None:
+def test_a_changed_task_is_refused(change: Any) -> None:
     said = json.loads(task().encoded())
     change(said)
     with pytest.raises(RemoteProtocolError, match="a task as securefl"):
