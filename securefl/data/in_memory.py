@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
+from securefl.core.text_safety import require_distinct
 from securefl.data.dataset import Dataset, Split
 from securefl.data.layout import Arrays, Layout
 from securefl.data.tables import frame_of_table
@@ -47,9 +48,10 @@ class InMemory:
 
 
 def given(thing: object, layout: Layout, where: str) -> InMemory:
-    """Convert a caller's object, in one of FORMS. Raises DataError if it has none of these forms.
+    """Convert a caller's object, in one of FORMS.
 
-    where: a name of the object for errors.
+    where: a name of the object for errors. Raises DataError if it has none of these forms, and ConfigError if
+    two keys of a mapping by client look alike.
     """
     clients: Any = None
     if isinstance(thing, Split):
@@ -58,6 +60,7 @@ def given(thing: object, layout: Layout, where: str) -> InMemory:
         test = portion(thing["test"], layout, f"{where} test") if "test" in thing else None
         return replace(given(thing["train"], layout, f"{where} train"), test=test)
     if isinstance(thing, Mapping) and not thing.keys() >= {"x", "y"}:
+        require_distinct(thing, f"the clients of {where}")
         clients = thing.items()
     elif isinstance(thing, list | tuple) and not _is_pair(thing):
         clients = enumerate(thing)

@@ -109,10 +109,12 @@ def located(name: str, home: Path | None, namer: Namer = CALLER) -> CodePlace:
         )
     file = installed or own
     if file is None:
-        where = "an installed package" if home is None else f"an installed package or below {home.resolve()}"
+        where, put = "an installed package", "save the study as a file beside the module"
+        if home is not None:
+            where, put = f"{where} or below {home.resolve()}", "put the module into that folder"
         raise ConfigError(
             f"Expected the module of {name!r} in {where}, got none{_elsewhere(module)}. A study runs code "
-            "from no other place: put the module beside the study's file, or install its package."
+            f"from no other place: {put}, or install its package."
         )
     folder = None if installed or home is None else home.resolve()
     trusted = namer.require(*(() if folder is None else (file,)))

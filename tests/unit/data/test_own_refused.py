@@ -107,6 +107,15 @@ def test_arrays_that_do_not_fit_are_refused_with_their_place(case: str) -> None:
         of(thing)
 
 
+@every("ids", [(1, "1"), (1.0, "1.0"), ("ann", "Ann")])
+def test_no_client_is_lost_to_another_whose_id_looks_alike(ids: tuple[object, object]) -> None:
+    one, other = ids
+    with pytest.raises(ConfigError, match=f"the clients of mine that differ .* got {one!r} and {other!r}"):
+        of({one: (X[:8], Y[:8]), other: (X[8:], Y[8:])})
+    remedied = of({one: (X[:8], Y[:8]), "a name of its own": (X[8:], Y[8:])})
+    assert len(remedied.clients) == 2
+
+
 @every("key", ["columns", "ignore"])
 def test_what_is_said_of_columns_is_not_lost_on_arrays(key: str) -> None:
     said = {"columns": COLUMNS, "ignore": ("name",)}[key]
