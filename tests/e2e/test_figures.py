@@ -412,9 +412,10 @@ def test_a_bound_that_adapts() -> None:
     """How far it ends from the best fixed bound, from each of three starts."""
     keys = ["arm", "local.update_bound"]
     table = results_page.read("adaptive_clipping.csv").set_index(keys)
-    assert set(table["seeds"]) == {6}
+    assert set(table["seeds"]) == {6, 8}
     best = table.loc["Fixed", "accuracy"].idxmax()
     gaps = [welch(table, ("Adaptive", start), ("Fixed", best)) for start in (0.03, 0.3, 3.0)]
+    assert min(gap for gap, *_ in gaps) >= -0.02
     said = section("A bound that adapts").replace("\n", " ")
     assert f"best fixed bound of {best:g}" in said
     assert (
