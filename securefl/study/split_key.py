@@ -153,17 +153,17 @@ def of_run(study: Study, folder: Path, began: bool) -> Keeper:
 
 
 def share(out: Path, study: Study, folder: Path, begun: bool) -> None:
-    """Write the key of the sweep in `out`, which all its runs share, into a new run's folder.
+    """Write the key of the sweep in `out`, which all its runs that need one share, into a new run's folder.
 
-    If each run had its own key, one run would train on test records of another.
+    If each run had its own key, one run would train on test records of another. The sweep's first run draws
+    it, also one that claims no epsilon: a later one may.
     begun: whether a run of the sweep has begun. The sweep's key is then read, and no new one is drawn.
     Raises DataError if that key is lost.
     """
     own, shared = folder / PRIVATE, out / PRIVATE
-    if not needed(study) or (own / NAME).exists():
-        return
     if not begun and not (shared / NAME).exists():
         write_new(private_folder(out), fresh())
-    key = read(shared)
-    folder_at(folder)
-    write_new(private_folder(folder), key)
+    if needed(study) and not (own / NAME).exists():
+        key = read(shared)
+        folder_at(folder)
+        write_new(private_folder(folder), key)

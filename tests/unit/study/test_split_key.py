@@ -215,6 +215,16 @@ def test_cells_of_a_sweep_have_one_key(tmp_path: Path) -> None:
         split_key.share(tmp_path, of, tmp_path / "cells" / "c", begun=True)
 
 
+def test_a_cell_that_claims_no_epsilon_may_be_a_sweeps_first(tmp_path: Path) -> None:
+    """The next one found no key, and the sweep ended there. Its remedy was a new sweep, which ended alike."""
+    bare, noised = own(people(60), extra=""), own(people(60))
+    first, second = tmp_path / "cells" / "a", tmp_path / "cells" / "b"
+    split_key.share(tmp_path, bare, first, begun=False)
+    split_key.share(tmp_path, noised, second, begun=True)
+    assert not (first / PRIVATE / NAME).exists()
+    assert split_key.read(second / PRIVATE) == split_key.read(tmp_path / PRIVATE)
+
+
 def test_a_sweep_shares_its_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sweep = text(FEDAVG, rounds=1, extra=DPSGD).replace('"digits"', '"digits"\nholdout = 0.3')
     path = tmp_path / "study.toml"
