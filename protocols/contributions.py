@@ -226,8 +226,12 @@ def trainable(problem: Problem, context: ClientContext) -> ClientContext:
 
     If updates are bounded or training is private, it lacks the records that the model cannot use.
     """
-    bare = problem.local.update_bound is None and problem.private is None
-    return context if bare else usable(problem, context)
+    return usable(problem, context) if is_protected(problem) else context
+
+
+def is_protected(problem: Problem) -> bool:
+    """Whether updates are bounded or training is private: then no error may tell of a client's records."""
+    return problem.local.update_bound is not None or problem.private is not None
 
 
 def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError) -> Value:
