@@ -60,8 +60,16 @@ def statistic_of(
             scaling truncates every one of the `entries`.
         clients: the least number of clients in a sum, if that is known.
         reveals, bounded_by: as in `ValueSpec`.
+
+    Raises:
+        ConfigError: the grid cannot hold `client_bound`.
     """
     step = grid.step
+    if client_bound is not None and int(client_bound / step) >= 2**31:
+        raise ConfigError(
+            f"Expected client_bound < {2**31 * step:,.0f}, which is 2^31 steps of the statistic's grid, got "
+            f"{client_bound:,g}. Lower it, or lower `digits` of `clip` if the arm has them."
+        )
     more = 0.0 if client_bound is None else clipping.spread(entries, int(client_bound / step)) * step
     return ValueSpec(
         name="statistic",
