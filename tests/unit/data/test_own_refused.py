@@ -116,6 +116,20 @@ def test_no_client_is_lost_to_another_whose_id_looks_alike(ids: tuple[object, ob
     assert len(remedied.clients) == 2
 
 
+def test_nothing_beside_x_and_y_is_left_out_in_silence() -> None:
+    with pytest.raises(DataError, match=r"mine: expected the arrays .* got 'weights' besides\. Leave"):
+        of({"x": X, "y": Y, "weights": np.ones(20)})
+    assert len(of({"x": X, "y": Y}).split.train)
+
+
+def test_clients_called_x_and_y_are_not_taken_for_arrays() -> None:
+    clients = {"x": (X[:8], Y[:8]), "y": (X[8:14], Y[8:14]), "z": (X[14:], Y[14:])}
+    with pytest.raises(DataError, match=r"got 'z' besides.* of clients, pass a list of their records"):
+        of(clients)
+    assert len(of([*clients.values()]).clients) == 3
+    assert len(of({f"client {name}": own for name, own in clients.items()}).clients) == 3
+
+
 @every("key", ["columns", "ignore"])
 def test_what_is_said_of_columns_is_not_lost_on_arrays(key: str) -> None:
     said = {"columns": COLUMNS, "ignore": ("name",)}[key]
