@@ -34,7 +34,7 @@ from securefl.algorithm import (
 )
 from securefl.core.ranges import Range, Ranged
 from securefl.dp import clipping
-from securefl.errors import DataError
+from securefl.errors import ConfigError, DataError
 from securefl.mechanisms import Protection
 from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
 from securefl.protocols.contributions import FromTraining, Sensitivity, scaled_down, statistic_of
@@ -103,7 +103,8 @@ class Clipping(Ranged):
     digits: the binary digits of a feature behind its point in sums, of 30 in all. With 10, a client's sum of
         a feature over a class can be 2^20, with 16 it can be 2^14.
 
-    Raises ValueError for a bound that the grid cannot hold.
+    Raises ValueError for a value out of its range. `limit` raises ConfigError for a bound that the grid
+    cannot hold.
 
     >>> import numpy as np
     >>> from securefl.protocols.fedlog import Clipping
@@ -132,14 +133,21 @@ class Clipping(Ranged):
         return f"features within ±{self.bound:g}" if self.kind == "bounded" else _CLIPS[self.kind]
 
     def limit(self, width: int) -> int | None:
-        """The largest integer norm of a record's clipped features, in grid units. None is no limit."""
-        match self.kind:
-            case "unit-l2":
-                return int(self.bound * self.one)
-            case "bounded":
-                return isqrt(width * int(self.bound * self.one) ** 2)
-            case "none":
-                return None
+        """The largest integer norm of a record's clipped features, in grid units. None is no limit.
+
+        Raises ConfigError for a norm from 2^31, whose square would overflow.
+        """
+        if self.kind == "none":
+            return None
+        entries = width if self.kind == "bounded" else 1
+        norm = isqrt(entries * int(self.bound * self.one) ** 2)
+        if norm >= 2**31:
+            raise ConfigError(
+                f"Expected a `clip` whose records have a norm < 2^31 grid units, got {norm:,} from bound = "
+                f"{self.bound:g} for each of {width} features and digits = {self.digits}. Lower `bound` or "
+                "`digits` of `clip`."
+            )
+        return norm
 
     def activation(self) -> Bounded | None:
         """The clipping as an activation between body and head. None without a bound."""
@@ -219,7 +227,8 @@ def statistic_spec(
         (C, 1 + width), row by row. Column 0 counts the records of a class. The function raises DataError
         unless phi and y fit.
 
-    Raises nothing.
+    Raises:
+        ConfigError: the grid of `clip` cannot hold its bound or `client_bound`.
 
     >>> import numpy as np
     >>> from securefl.protocols.fedlog import statistic_spec

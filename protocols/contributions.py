@@ -60,8 +60,16 @@ def statistic_of(
             scaling truncates every one of the `entries`.
         clients: the least number of clients in a sum, if that is known.
         reveals, bounded_by: as in `ValueSpec`.
+
+    Raises:
+        ConfigError: the grid cannot hold `client_bound`.
     """
     step = grid.step
+    if client_bound is not None and int(client_bound / step) >= 2**31:
+        raise ConfigError(
+            f"Expected client_bound < {2**31 * step:,.0f}, which is 2^31 steps of the statistic's grid, got "
+            f"{client_bound:,g}. Lower it, or lower `digits` of `clip` if the arm has them."
+        )
     more = 0.0 if client_bound is None else clipping.spread(entries, int(client_bound / step)) * step
     return ValueSpec(
         name="statistic",
@@ -239,8 +247,12 @@ def trainable(problem: Problem, context: ClientContext) -> ClientContext:
 
     If updates are bounded or training is private, it lacks the records that the model cannot use.
     """
-    bare = problem.local.update_bound is None and problem.private is None
-    return context if bare else usable(problem, context)
+    return usable(problem, context) if is_protected(problem) else context
+
+
+def is_protected(problem: Problem) -> bool:
+    """Whether updates are bounded or training is private: then no error may tell of a client's records."""
+    return problem.local.update_bound is not None or problem.private is not None
 
 
 def bounded(problem: Problem, broadcast: Float32s, shared: Float32s | DataError) -> Value:

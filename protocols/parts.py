@@ -31,12 +31,13 @@ from securefl.algorithm import (
     Value,
     ValueSpec,
 )
-from securefl.errors import ConfigError, DataError
+from securefl.errors import ConfigError, DataError, SecureFLError
 from securefl.protocols.contributions import (
     UNSAMPLED,
     FromTraining,
     Sampling,
     bounded,
+    is_protected,
     training_job,
     update_sends,
 )
@@ -157,8 +158,37 @@ class Part:
         before = self.before(context.broadcast)
         if isinstance(trained, DataError):  # the client keeps its state of before
             return bounded(self.problem, before, trained)
-        shared, kept = self.split(context, trained)
+        shared, kept = self._parted(context, trained, len(before))
         return replace(bounded(self.problem, before, shared), new_state=kept)
+
+    def _parted(
+        self, context: ClientContext, trained: Float32s, count: int
+    ) -> tuple[Float32s, ClientState | None]:
+        """What `split` returns, if it is `count` numbers and a client's state or None.
+
+        Otherwise it raises ConfigError, or DataError if the run must not end by a client's records.
+        """
+        cause: Exception | None = None
+        try:
+            match self.split(context, trained):
+                case (shared, None | Mapping() as kept):
+                    numbers = np.asarray(shared)
+                    if numbers.shape == (count,) and numbers.dtype.kind in "iuf":
+                        return numbers, kept
+                    told = f"shape {numbers.shape} of type {numbers.dtype}"
+                case (_, kept):
+                    told = f"{type(kept).__name__} for the state"
+                case found:
+                    told = f"{type(found).__name__} instead of the two"
+        except (SecureFLError, MemoryError):
+            raise
+        except Exception as error:  # a person's own code: it can raise any error
+            told, cause = f"{type(error).__name__}: {error}", error
+        kind = DataError if is_protected(self.problem) else ConfigError
+        raise kind(
+            f"Expected `split` of {type(self).__qualname__} to return {count:,} numbers, and the client's "
+            f"state or None, got {told}. Mend it."
+        ) from cause
 
     def advance(
         self,

@@ -219,8 +219,8 @@ class SharedLayers(Personal):
         if not len(rest):
             raise ConfigError(
                 f"Expected a model with trained layers before its last {self.layers} dense one(s), which "
-                "clients share, got none. Set `hidden` under [model], lower `layers` of the arm if it has "
-                "more than 1, leave one free if the model freezes them, or take another model."
+                "clients share, got none. Set `hidden` under [model], set `layers` in the arm if it or its "
+                "`preset` has more than 1, leave one free if the model freezes them, or take another model."
             )
         return rest
 

@@ -141,7 +141,8 @@ def statistic_spec(
         (n,). `blocks.parts` takes a total of its values apart. The function raises DataError unless features
         and labels fit.
 
-    Raises nothing.
+    Raises:
+        ConfigError: the grid of `blocks` cannot hold `client_bound`.
 
     >>> import numpy as np
     >>> from securefl.protocols.heads import Blocks, grid_of, statistic_spec

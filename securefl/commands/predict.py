@@ -172,7 +172,8 @@ def _table(trained: Trained, outputs: NDArray[Any], proba: bool) -> pd.DataFrame
 
 
 def _told(trained: Trained, records: Any, made: pd.DataFrame, out: Path) -> dict[str, Any]:
-    """What the command prints: numbers of records by label, the columns left out, the accuracy if known."""
+    """What the command prints: numbers of records by label, the columns left out, and the accuracy or the
+    labels for which there is none."""
     from securefl.data.columns import words_of
 
     schema = trained.about.records
@@ -190,7 +191,10 @@ def _told(trained: Trained, records: Any, made: pd.DataFrame, out: Path) -> dict
         targets = [one.name for one in schema.targets]
         if targets and {*targets} <= {*left}:
             actual = [words_of(records[name]) for name in targets]
-            if {*words_of(trained.classes_)}.issuperset(np.concatenate(actual)):
+            known = {*words_of(trained.classes_)}
+            if strange := [word for word in np.concatenate(actual) if word not in known]:
+                told["unknown_labels"] = dict(Counter(strange))
+            else:
                 right = [one == other for one, other in zip(found.values(), actual, strict=True)]
                 told["accuracy"] = float(np.all(right, axis=0).mean())
     return told
@@ -205,4 +209,7 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
         yield f"left out  {listed(told['left_out'])}"
     if "accuracy" in told:
         yield f"accuracy  {told['accuracy']:.4f} against the labels in the table"
+    if unknown := told.get("unknown_labels"):
+        found = ", ".join(f"{label!r} {count:,}" for label, count in unknown.items())
+        yield f"accuracy  not known: labels in the table that the model does not know: {found}"
     yield f"File: {told['file']}"

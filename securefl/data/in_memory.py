@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import DataError
-from securefl.core.text_safety import require_distinct
+from securefl.core.text_safety import require_distinct, some
 from securefl.data.dataset import Dataset, Split
 from securefl.data.layout import Arrays, Layout
 from securefl.data.tables import frame_of_table
@@ -79,6 +79,12 @@ def portion(thing: Any, layout: Layout, where: str) -> Portion:
     if _is_pair(thing):
         thing = dict(zip("xy", thing, strict=True))
     if isinstance(thing, Mapping) and thing.keys() >= {"x", "y"}:
+        if more := thing.keys() - {"x", "y", layout.client_column}:
+            raise DataError(
+                f"{where}: expected the arrays 'x' and 'y', and that of `client_column` if the study has "
+                f"one, got {some(sorted(map(repr, more)))} besides. Leave it out. If these are names of "
+                "clients, pass a list of their records, or give 'x' and 'y' other names."
+            )
         x, y = (array_of(thing[name], f"{where}, {name}") for name in "xy")
         clients = thing.get(layout.client_column) if layout.client_column else None
         return Arrays(x=x, y=y, clients=None if clients is None else np.asarray(clients))

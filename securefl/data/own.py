@@ -170,7 +170,7 @@ def prepare(
         split = parted(whole, TEST_SHARE if share is None else share, sides)
         split = replace(split, test=split.test.take(split.test.usable.nonzero()[0]))
     split = replace(split, test=replace(split.test, groups=None, holders=0))
-    doubts = list(_doubts(whole, split, clients, tested=share != 0))
+    doubts = list(_doubts(whole, split, clients, schema, tested=share != 0))
     if doubts and not claimed:
         raise DataError(doubts[0])
     notes = [*_notes(split.train, schema.columns or (), layout), *_absent(split.train, clients, schema)]
@@ -457,7 +457,9 @@ def _require_alike(part: Dataset, first: Dataset, where: str) -> None:
         raise DataError(f"{where}: expected {expected}, as the first ones are, got {got}.")
 
 
-def _doubts(whole: Dataset, split: Split, clients: Sequence[str], *, tested: bool) -> Iterator[str]:
+def _doubts(
+    whole: Dataset, split: Split, clients: Sequence[str], schema: Schema, *, tested: bool
+) -> Iterator[str]:
     """A sentence for each reason why a study should not use these records.
 
     tested: whether the split sets a test part apart.
@@ -482,9 +484,16 @@ def _doubts(whole: Dataset, split: Split, clients: Sequence[str], *, tested: boo
         )
     for place, values in enumerate((train.y[:, None] if train.classes else train.y).T, 1):
         if not len(values) or (values == values[0]).all():
+            column = dict(enumerate(schema.targets, 1)).get(place)
+            why = "Check that `target` names the right column."
+            if column is not None and column.range is not None and {*values} & {0.0, 1.0}:
+                low, high = column.range
+                why = (
+                    f"Perhaps the `range` of {column.name!r}, [{low:g}, {high:g}], clips them all. Widen it."
+                )
             yield (
                 f"{train.name}: expected targets that differ, got {len(values)} training records with the "
-                f"same target in place {place}. Check that `target` names the right column."
+                f"same target in place {place}. {why}"
             )
 
 

@@ -77,6 +77,10 @@ def compared(folders: Sequence[Path]) -> Comparison:
     # A study's name is no setting. Values are compared as text: 1 and 1.0, or a list and its copy, are one.
     keys = dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
     values = {key: [run.config.get(key) for run in runs] for key in keys}
+    # A run that went on for more rounds than its study's text says has those of its table.
+    values["study.rounds"] = [
+        max(run.config.get("study.rounds", 0), int(run.metrics["round"].max())) for run in runs
+    ]
     differing = {k: own for k, own in values.items() if len({json.dumps(v, default=str) for v in own}) > 1}
     rounds = pd.concat([run.metrics.assign(run=run.name) for run in runs], ignore_index=True)
     alone = all(run.metrics["arm"].nunique() == 1 for run in runs)
@@ -159,8 +163,9 @@ def _beside_the_first(series: pd.DataFrame, ended: pd.DataFrame, apart: str) -> 
         return ["No arm has an opponent: no later run has an arm with a name of the first run."]
     whys = [
         apart
-        or f"{counted(gaps[label].count(), 'paired seed')}, of which {unequal[label]} differ, cannot give a "
-        f"p below {LEVEL} in {counted(len(others), 'test')}; run {needed} seeds or more in both"
+        or f"{counted(gaps[label].count(), 'paired seed')}, of which {unequal[label]} "
+        f"differ{'s' if unequal[label] == 1 else ''}, cannot give a p below {LEVEL} in "
+        f"{counted(len(others), 'test')}; run {needed} seeds or more in both"
         for label in others
         if label not in p
     ]
@@ -176,7 +181,7 @@ def tables(found: Comparison) -> tuple[list[Sequence[str]], list[Sequence[str]]]
     arms = [
         (
             *(str(label), own["models"], str(own["rounds"]), with_interval(own["accuracies"])),
-            *(number_text(own[f"megabytes_{way}"]) for way in ("up", "down")),
+            *(_megabytes(own[f"megabytes_{way}"]) for way in ("up", "down")),
             ", ".join(f"{party} {in_words(own[f'epsilon_{party}'])}" for party in PARTIES),
             _gap(own),
         )
@@ -184,6 +189,11 @@ def tables(found: Comparison) -> tuple[list[Sequence[str]], list[Sequence[str]]]
     ]
     keys = [[key, *map(show, values)] for key, values in found.differences.items()]
     return [_HEAD, *arms], [["key", *(run.name for run in found.runs)], *keys]
+
+
+def _megabytes(value: float) -> str:
+    # With one decimal, all runs of small models would have sent 0.0.
+    return f"{value:.2g}" if 0 < value < 1 else number_text(value)
 
 
 def _gap(own: pd.Series[Any]) -> str:

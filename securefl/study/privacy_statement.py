@@ -17,6 +17,7 @@ from securefl.core.release import PARTIES, Charge
 from securefl.mechanisms.registry import legend
 from securefl.report.latex import escaped
 from securefl.report.run_page import TESTED
+from securefl.report.significance import listed
 from securefl.study.arm import LEDGER, arm_folder
 from securefl.study.config import Arm, Study
 from securefl.study.finished import Finished, finished_run
@@ -59,8 +60,7 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     reason = run.infinite_reason.get(arm.name)
     worst = {party: _worst(holders, party, terms.delta) for party in PARTIES}
     epsilons = {party: own.epsilon(terms.delta) for party, own in worst.items()}
-    named = " and the ".join(terms.adversaries) or "nobody"
-    claimed = f"It is claimed against {'the ' * bool(terms.adversaries)}{named}."
+    claimed = f"It is claimed against {listed([f'the {own}' for own in terms.adversaries] or ['nobody'])}."
     against_each = (f"ε = {in_words(epsilon)} against the {party}." for party, epsilon in epsilons.items())
     yield "Epsilon", [*against_each, claimed, *([f"It is not finite: {reason}."] if reason else [])]
     said = ((party, beside_epsilon(own)) for party, own in worst.items())

@@ -134,7 +134,8 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     # The code below reads the shape and type of a record, and no record.
     train = replace(split.train.take(slice(0)), x=np.empty((0, *made.test.shape), split.train.x.dtype))
     outputs, model_seed = train.classes or train.y.shape[1], public_seed(seed, "model")
-    loss, of_loss = declared_loss(study, train)
+    with placed(study, "[loss]"):
+        loss, of_loss = declared_loss(study, train)
     with placed(study, "[model]"):
         model, of_model = architecture(study, train, outputs, model_seed, loss)
     if model.reads_text:

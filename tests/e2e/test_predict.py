@@ -111,6 +111,17 @@ def test_json_is_all_that_it_prints(here: Path) -> None:
     assert told["file"] == "out.csv"
 
 
+def test_labels_that_the_model_does_not_know_are_said_where_the_accuracy_would_stand(here: Path) -> None:
+    frame = pd.read_csv("people.csv")
+    frame.loc[[3, 5], "ill"] = "maybe"
+    frame.to_csv("people.csv", index=False)
+    printed = done(*PREDICT)
+    assert "accuracy  not known: labels in the table that the model does not know: 'maybe' 2" in printed
+    told = json.loads(done(*PREDICT, "--force", "--json"))
+    assert told["unknown_labels"] == {"maybe": 2}
+    assert "accuracy" not in told
+
+
 def test_own_code_runs_only_if_it_is_named(here: Path) -> None:
     """The attack: a card that names code of this folder. Nothing of the card decides what is run."""
     Path("net.py").write_text("raise SystemExit('it was run')\n")

@@ -116,6 +116,32 @@ def test_no_client_is_lost_to_another_whose_id_looks_alike(ids: tuple[object, ob
     assert len(remedied.clients) == 2
 
 
+def test_nothing_beside_x_and_y_is_left_out_in_silence() -> None:
+    with pytest.raises(DataError, match=r"mine: expected the arrays .* got 'weights' besides\. Leave"):
+        of({"x": X, "y": Y, "weights": np.ones(20)})
+    assert len(of({"x": X, "y": Y}).split.train)
+
+
+def test_clients_called_x_and_y_are_not_taken_for_arrays() -> None:
+    clients = {"x": (X[:8], Y[:8]), "y": (X[8:14], Y[8:14]), "z": (X[14:], Y[14:])}
+    with pytest.raises(DataError, match=r"got 'z' besides.* of clients, pass a list of their records"):
+        of(clients)
+    assert len(of([*clients.values()]).clients) == 3
+    assert len(of({f"client {name}": own for name, own in clients.items()}).clients) == 3
+
+
+@every("dose", [(100.0, 200.0), (-200.0, -100.0)])
+def test_targets_that_their_range_made_the_same_name_the_range(dose: tuple[float, float]) -> None:
+    layout = Layout(target=("dose",), classes=0, columns={"dose": Column(range=(0, 1))})
+    frame = pd.DataFrame({"a": range(20), "dose": np.linspace(*dose, 20)})
+    with pytest.raises(DataError, match=r"differ.* the `range` of 'dose', \[0, 1\], .*Widen it"):
+        table(frame, layout)
+    wide = replace(layout, columns={"dose": Column(range=(-200, 200))})
+    assert table(frame, wide).split.train.task == "regression"
+    with pytest.raises(DataError, match="Check that `target` names the right column"):
+        table(frame.assign(dose=7.0), wide)
+
+
 @every("key", ["columns", "ignore"])
 def test_what_is_said_of_columns_is_not_lost_on_arrays(key: str) -> None:
     said = {"columns": COLUMNS, "ignore": ("name",)}[key]

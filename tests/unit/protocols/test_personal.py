@@ -431,6 +431,14 @@ def test_a_model_without_a_body_is_refused_before_a_run(name: str) -> None:
         composed(of)
 
 
+def test_layers_that_a_preset_sets_are_named_with_it_and_the_arm_can_set_them() -> None:
+    hidden = {"preset": 'preset = "authors"', "remedied": 'preset = "authors"\nlayers = 1'}
+    of = {name: one("fedrep", options) for name, options in hidden.items()}
+    with pytest.raises(ConfigError, match=r"its last 2 dense.*set `layers` in the arm if it or its `preset`"):
+        composed(of["preset"])
+    composed(of["remedied"])
+
+
 def test_a_client_without_test_records_counts_nowhere() -> None:
     here: World = world(one("fedper"))
     x, y = here.tests[0]

@@ -82,7 +82,8 @@ def test_a_difference_without_power_says_so(tmp_path: Path, seeds: int) -> None:
     found = two(tmp_path, [0.5] * seeds, [0.6 + 0.01 * k for k in range(seeds)])
     assert found.series["p"].isna().all()
     (why,) = found.notes
-    assert why.startswith(f"No test: {seeds} paired seed{'s' * (seeds > 1)}, of which {seeds} differ, ")
+    assert why.startswith(f"No test: {seeds} pair")
+    assert ("1 paired seed, of which 1 differs, cannot" in why) == (seeds == 1)
     assert "run 6 seeds or more" in why
     assert wilcoxon(np.arange(1.0, 6.0)).pvalue > 0.05, "five pairs never have a p below 0.05"
     assert wilcoxon(np.arange(1.0, 7.0)).pvalue < 0.05
@@ -144,6 +145,23 @@ def test_differences_are_listed_by_key_and_arm(tmp_path: Path) -> None:
     head, first, *_, last = tables(found)[1]
     assert [head, first] == [["key", "a", "b"], ["local.learning_rate", "0.2", "0.1"]]
     assert last[1:] == ["not set", "0.5"]
+
+
+def test_a_run_that_went_on_has_the_rounds_that_it_played(tmp_path: Path) -> None:
+    """`run --rounds 2` leaves the text of the study as it is."""
+    config = text(FEDAVG, rounds=1)
+    went_on = finished(tmp_path / "a", config=config)
+    found = compared([went_on, finished(tmp_path / "b")])
+    assert "study.rounds" not in found.differences
+    rest = pd.read_csv(went_on / "metrics.csv").query("round == 1")
+    rest.to_csv(went_on / "metrics.csv", index=False)
+    found = compared([went_on, tmp_path / "b"])
+    assert found.differences["study.rounds"] == [1, 2]
+
+
+def test_megabytes_of_small_runs_are_not_rounded_to_nothing(tmp_path: Path) -> None:
+    found = two(tmp_path, [0.5], [0.5])
+    assert [row[4:6] for row in rows(found)] == [("0.002", "0.004")] * 2
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {

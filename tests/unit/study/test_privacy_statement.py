@@ -92,8 +92,13 @@ def held(folder: Path) -> None:
             for (_, name), count in by_holder.items():
                 most[name] = max(most[name], count)
         assert f"ε = {in_words(epsilon)} against the {party}." in said["Epsilon"]
-    claimed = f"It is claimed against the {' and the '.join(terms.adversaries)}."
-    assert claimed in said["Epsilon"]
+    named = {
+        ("server",): "the server",
+        ("server", "others"): "the server and the others",
+        ("key-holder", "others"): "the key-holder and the others",
+        ("server", "key-holder", "others"): "the server, the key-holder and the others",
+    }[terms.adversaries]
+    assert f"It is claimed against {named}." in said["Epsilon"]
     assert said.get("Curve", []) == [
         said_of(party, worst) for party in PARTIES if 0 < (worst := largest(folder, party)).mu < math.inf
     ]

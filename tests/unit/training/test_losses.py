@@ -319,7 +319,8 @@ def test_a_study_names_its_loss(tmp_path: Path) -> None:
         ("", "got neither"),
         ('function = "focal"', "as `module:name`"),
         ('function = "loss:mean"', "reduction"),
-        ('function = "loss:nothing"', "nothing"),
+        ('function = "loss:nothing"', r"\[loss\] Expected 'nothing' in"),
+        ('function = "nowhere:loss"', r"\[loss\] Expected the module of 'nowhere:loss'"),
     ],
 )
 def test_a_loss_that_a_study_cannot_use(section: str, said: str, tmp_path: Path) -> None:

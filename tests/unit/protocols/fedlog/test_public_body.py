@@ -26,6 +26,7 @@ from securefl.mechanisms.charges import Protection
 from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.fedlog.bodies import Public
 from securefl.protocols.fedlog.options import FedLog
+from securefl.protocols.fedproto import FedProto
 from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse
 from securefl.study.results import collect
@@ -52,6 +53,30 @@ def total(made: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         rng=np.random.default_rng(0),
     )  # fmt: skip
     return made.compute(context).floats()
+
+
+# The grid ----------------------------------------------------------------------------------------
+
+
+BEYOND: list[tuple[dict[str, Any], str]] = [
+    ({"clip": Clipping(kind="none", digits=16), "client_bound": 40_000.0}, "client_bound < 32,768, .*40,000"),
+    (
+        {"clip": Clipping(kind="bounded", bound=1024, digits=20)},
+        r"norm < 2\^31 grid units, got 2,400,.*1024 for each of 5",
+    ),
+]
+
+
+@every(("options", "told"), BEYOND)
+def test_a_bound_that_the_grid_cannot_hold_is_refused_before_a_round(
+    options: dict[str, Any], told: str
+) -> None:
+    problem = tiny_problem(hidden=(5,))
+    for kind in (FedLog, FedProto):
+        remedied = {**options, "clip": replace(options["clip"], digits=10)}
+        assert kind(**remedied).build(problem).contributions[0].spec.grid.step == 2**-10
+        with pytest.raises(ConfigError, match=f"{told}.*ower .*`digits` of `clip`"):
+            _ = kind(**options).build(problem).contributions[0].spec
 
 
 # Sensitivity -------------------------------------------------------------------------------------
