@@ -1,20 +1,21 @@
 """Pictures of a table's runs beside its published figures: accuracy over what the table counts.
 
 There is a picture for each measure that counts, such as rounds or Wh, or else one over rounds, and in it a
-panel for each part. It has the mean of each system over its seeds (`plots.lines`). No number is read from a
-paper's own curves, which are pictures. What the paper prints is drawn beside: the best accuracy at the right
-of the panel, and below it what each system needed to reach its target. These have bars of a standard
-deviation, as papers print it.
+panel for each part. It has the mean of each system over its seeds (`plots.lines`), and below it what each
+system needed to reach its target. No number is read from a paper's own curves, which are pictures. What the
+paper prints of the same task is drawn beside, its accuracy at the right of the panel; figures of another task
+stand in the table alone. All of them have bars of a standard deviation, as papers print it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from securefl.published.comparison import costs
-from securefl.published.table import Figure, Measure, Part, Row, Table
+from securefl.published.table import Figure, Measure, Part, Row, Table, tasks
 from securefl.report import style
 from securefl.report.plots import evaluated, lines, seeds_words
 from securefl.report.style import Look, blank, light_frame
@@ -76,17 +77,24 @@ def from_file(table: Table, kept: pd.DataFrame, found: pd.DataFrame) -> Picture:
 def _picture(
     table: Table, measure: Measure, metrics: Mapping[str, pd.DataFrame], found: pd.DataFrame
 ) -> Picture:
+    parts = table.parts if tasks(table) is None else map(_without_published, table.parts)
     looks = style.looks(row.label for part in table.parts for row in part.rows)
     heights = [2.3, 0.17 * max(len(part.rows) for part in table.parts) + 0.15] * len(table.parts)
     figure = blank(height=1.1 * len(table.parts) + sum(heights))
     panels = figure.subplots(len(heights), 1, height_ratios=heights)
-    for above, below, part in zip(panels[::2], panels[1::2], table.parts, strict=True):
+    for above, below, part in zip(panels[::2], panels[1::2], parts, strict=True):
         needed = found[(found["part"] == part.name) & (found["measure"] == measure)]
         _draw(above, below, part, measure, metrics[part.name], needed, looks)
+    drawn = {marks.get_label() for axes in panels for marks in axes.containers}
     for label, own in _MARKS.items():
-        panels[0].plot([], [], color="#555555", linestyle="none", markersize=5, label=label, **own)
+        if f"_{label}" in drawn:
+            panels[0].plot([], [], color="#555555", linestyle="none", markersize=5, label=label, **own)
     style.legend(figure)
     return figure
+
+
+def _without_published(part: Part) -> Part:
+    return replace(part, rows=tuple(replace(row, figures={}) for row in part.rows))
 
 
 def _draw(
@@ -143,10 +151,8 @@ def _draw(
     below.grid(visible=False)
     below.set_yticks(range(len(part.rows)), [row.label for row in part.rows], fontsize=8)
     below.set_ylim(len(part.rows) - 0.5, -0.5)
-    paper = part.setting.get("study.target", target)
     to = "" if target is None else f" to {target:g}"
-    elsewhere = "" if target in (None, paper) else f" (published: to {paper:g})"
-    below.set_xlabel(f"{measure}{to}{elsewhere}")
+    below.set_xlabel(f"{measure}{to}")
 
 
 def _draw_needed(
@@ -166,4 +172,5 @@ def _draw_needed(
 
 
 def _mark(axes: Axes, worn: Look, kind: str, x: float, y: float, **more: Any) -> None:
-    axes.errorbar(x, y, color=worn.colour, markersize=5, capsize=2, **_MARKS[kind], **more)
+    more |= {"color": worn.colour, "markersize": 5, "capsize": 2, "label": f"_{kind}"}
+    axes.errorbar(x, y, **_MARKS[kind], **more)

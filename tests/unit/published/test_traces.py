@@ -23,11 +23,11 @@ PRINTED = {
 }
 
 
-def printed(printed: Any = PRINTED, **changes: Any) -> Any:
-    own = part(**changes)
+def printed(printed: Any = PRINTED, setting: Any = None) -> Any:
+    own = part()
     rows = tuple(Row(label=row.label, arm=row.arm, figures=printed[row.label]) for row in own.rows)
     return table(
-        type(own)(name="one", text=own.text, rows=rows, ours="FedProf", setting={"study.target": 0.9}),
+        type(own)(name="one", text=own.text, rows=rows, ours="FedProf", setting=setting or {}),
         measures=(Measure.BEST, Measure.ROUNDS, Measure.MINUTES),
     )
 
@@ -111,11 +111,30 @@ def test_what_was_measured_is_filled_and_a_lower_bound_is_an_arrow() -> None:
     ]
 
 
-def test_both_targets_are_told_where_they_differ() -> None:
-    _, below = panels(Measure.ROUNDS)
-    assert below.get_xlabel() == "rounds to 0.2 (published: to 0.9)"
-    figure = pictures(TABLE, runs())[Measure.ROUNDS]
-    assert figure.axes[1].get_xlabel() == "rounds to 0.2"
+def legend(axes: Axes) -> list[str]:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@every("setting", [{"study.target": 0.9}, {"data.source": "mnist"}, {"model.kind": "lenet5"}])
+def test_published_figures_of_another_task_are_not_beside_the_measured_ones(setting: Any) -> None:
+    """An axis went to 250 rounds for published ones to 0.9, beside curves to 0.7 that ended at 40."""
+    above, below = panels(Measure.MINUTES, printed(setting=setting))
+    assert (hollow(above), hollow(below)) == ([], [])
+    assert [*above.texts, *below.texts] == []
+    assert "published" not in legend(above)
+    assert below.get_xlabel() == "minutes to 0.2"
+    assert below.get_xlim()[1] < 10
+
+
+def test_the_legend_has_the_marks_that_occur() -> None:
+    above, _ = panels(Measure.MINUTES)
+    assert legend(above) == ["Avg", "Ours", "published", "measured", "measured, at least"]
+    above, _ = panels(
+        Measure.MINUTES, printed({"Avg": {}, "Ours": {}}), FedAvg=[[0.3]] * 2, FedProf=[[0.3]] * 2
+    )
+    assert legend(above) == ["Avg", "Ours", "measured"]
 
 
 @every(("published", "scale"), [(12.0, "linear"), (100.0, "log")])
