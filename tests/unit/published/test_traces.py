@@ -111,6 +111,12 @@ def test_what_was_measured_is_filled_and_a_lower_bound_is_an_arrow() -> None:
     ]
 
 
+@every(("measure", "words"), [(Measure.BEST, "published\nbest"), (Measure.LAST, "published\nlast")])
+def test_a_published_accuracy_has_the_name_of_its_column(measure: Measure, words: str) -> None:
+    above, _ = panels(Measure.ROUNDS, printed({"Avg": {measure: Figure(mean=0.3)}, "Ours": {}}))
+    assert [text.get_text() for text in above.texts] == [words]
+
+
 def legend(axes: Axes) -> list[str]:
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -175,6 +181,13 @@ def test_the_axis_begins_at_the_second_half_of_the_runs() -> None:
     low, high = above.get_ylim()
     # The study's target is 0.2.
     assert (low, high) == pytest.approx((0.2 - 0.05 * 0.11, 0.31 + 0.05 * 0.11))
+
+
+def test_a_curve_whose_first_half_fits_beside_the_second_is_whole() -> None:
+    """The first of eight points of a system was below the axis."""
+    own = [[0.15, 0.25, 0.3, 0.31]] * 2
+    above, _ = panels(Measure.ROUNDS, printed({"Avg": {}, "Ours": {}}), FedAvg=own, FedProf=own)
+    assert above.get_ylim() == pytest.approx((0.15 - 0.05 * 0.16, 0.31 + 0.05 * 0.16))
 
 
 def test_a_system_that_diverged_in_every_round_has_no_curve_and_ends_no_picture() -> None:
