@@ -62,21 +62,27 @@ def normality(outputs: Floats) -> pd.DataFrame:
 
 
 def histograms(outputs: Mapping[str, Floats], elements: Sequence[int], word: str = "element") -> Figure:
-    """Histograms of standardised elements, with the normal density: a row of panels for each name."""
-    figure = blank(height=0.6 + 1.5 * len(outputs), width=9.0)
-    panels = figure.subplots(len(outputs), len(elements), sharex=True, sharey=True, squeeze=False)
+    """Histograms of standardised elements, with the normal density: two columns of panels for each name."""
+    down = -(-len(elements) // 2)
+    figure = blank(height=0.7 + len(outputs) * (0.3 + 1.35 * down))
     places = np.linspace(-REACH, REACH, 200)
-    for row, (name, found) in zip(panels, outputs.items(), strict=True):
+    groups = np.atleast_1d(figure.subfigures(len(outputs), 1))
+    for group, (name, found) in zip(groups, outputs.items(), strict=True):
+        group.suptitle(name, fontsize=11, fontweight="bold")
         distances = normality(found).set_index("element")["distance"]
-        for axes, element in zip(row, elements, strict=True):
+        panels = group.subplots(down, 2, sharex=True, sharey=True, squeeze=False).flat
+        for element, axes in zip(elements, panels, strict=False):
             light_frame(axes)
             values = standardised(found[:, element])
             axes.hist(values, bins=40, range=(-REACH, REACH), density=True, color=ARM_COLOURS[0], alpha=0.6)
             axes.plot(places, norm.pdf(places), color=ARM_COLOURS[1], linewidth=1.4)
-            axes.set_title(f"{word} {element}, distance {distances[element]:.3f}", fontsize=8)
-            axes.tick_params(labelsize=8)
-        row[0].set_ylabel(name, fontsize=9)
-    figure.supxlabel("standard deviations from the mean", fontsize=9)
+            axes.set_title(f"{word} {element}: {distances[element]:.3f}", fontsize=10)
+            axes.set_xticks((-4, -2, 0, 2, 4))
+            axes.tick_params(labelsize=10)
+        for axes in panels:  # one is left of an odd number
+            axes.remove()
+    words = "standard deviations from the mean\n(in the titles: the distance from the normal law)"
+    figure.supxlabel(words, fontsize=11)
     return figure
 
 

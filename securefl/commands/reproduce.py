@@ -76,7 +76,7 @@ def reproduce(
     The table's folder gets a run folder for each part, with a report. table.csv has every figure of every
     seed, each claim, and every difference of data and scale; traces.csv has accuracies by round. Pictures
     such as traces-rounds.png have the accuracy of all systems over the rounds, time or energy that the table
-    counts, with the paper's figures beside.
+    counts, with the paper's figures beside if they are of the same task.
 
     After an interruption, run the same command again: each cell resumes after its last finished round. For a
     finished table it renews table.csv and the pictures. The exit code is 4 if nothing was learnt (see

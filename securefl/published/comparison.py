@@ -279,7 +279,10 @@ def verdict(rival: Any) -> str:
         return "level under all seeds beside" if reached else "never at the target, like"
     if pd.isna(rival.p):
         return f"no p, which {rival.needed:.0f} seeds could make significant, beside"
-    return "not significant beside" if rival.p >= LEVEL else "ahead of" if rival.lead > 0 else "behind"
+    # Means whose values by seed were not kept have no interval: there p alone decides.
+    if rival.p >= LEVEL or rival.low <= 0 <= rival.high:
+        return "not significant beside"
+    return "ahead of" if rival.lead > 0 else "behind"
 
 
 def lead_words(measure: Measure, rival: Any, unit: str = "") -> str:
@@ -333,8 +336,9 @@ def lines(table: Table, figures: pd.DataFrame) -> list[str]:
         "own system, seed by seed, above 0 if it is better, with its 95 % interval (Student's t). r: "
         "rank-biserial correlation, 1 if it is better under all seeds. p: Wilcoxon's signed-rank test, both "
         "sides, adjusted (Holm) for the number of rivals of each part and measure that differ under a seed.",
-        f"Significant is p below {LEVEL}. Where no outcome could be significant, there is no p, but the "
-        "number of seeds that could if further ones differ: securefl reproduce TABLE --seeds NUMBER.",
+        f"Significant is p below {LEVEL} with an interval that leaves 0 out. Where no outcome could "
+        "be significant, there is no p, but the number of seeds that could if further ones differ: "
+        "securefl reproduce TABLE --seeds NUMBER.",
         *(f"- {claim}" for claim in claims(table, figures)),
         "≥: some runs never reached the target, so the value is a lower bound from their whole length. A "
         "lead is then the least that it can be, and 0 under a seed whose bounds decide nothing (level).",

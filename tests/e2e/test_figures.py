@@ -6,6 +6,7 @@ import json
 import math
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import crafted_model
@@ -17,7 +18,7 @@ from e2e.pages import blocks
 from scipy.stats import t as student_t
 from support.every import every
 
-from securefl.published import comparison
+from securefl.published import Measure, comparison
 from securefl.report.significance import holm, signed_rank
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +78,18 @@ def test_a_figure_a_row_and_a_table_that_differ_are_found() -> None:
             assert results_page.written(TEXT, heading, other) != TEXT, heading
     with pytest.raises(ValueError, match="FedAvg under four conditions"):
         results_page.written(TEXT, "FedAvg under four conditions of data", [])
+
+
+def test_the_claims_of_a_file_are_those_of_its_values() -> None:
+    files = [path.stem for path in RESULTS.glob("*_tuned.csv") if "system,measure,seed" in path.read_text()]
+    assert files
+    for file in files:
+        table, _ = results_page.figures_of(file)
+        found = comparison.read(RESULTS / f"{file}.csv", table)
+        whole = replace(table, measures=tuple(map(Measure, found["measure"].unique())))
+        claims = comparison.claims(whole, comparison.compare(whole, found))
+        lines = (RESULTS / f"{file}.csv").read_text().splitlines()
+        assert [line for line in lines if line.startswith("# claim")] == [f"# claim: {one}" for one in claims]
 
 
 def test_traces_are_of_the_runs_of_their_table() -> None:

@@ -87,6 +87,17 @@ def test_too_few_seeds_have_no_p_and_are_told_how_many_could() -> None:
     )
 
 
+def test_a_lead_whose_interval_holds_0_is_not_significant() -> None:
+    """A system was ahead by 40.6 seconds at p 0.039, with an interval from -3.5 to 84.6."""
+    apart = compared(
+        TABLE, metrics(FedAvg=[[0.3]] * 8, FedProf=[[0.301 + 0.0001 * k] for k in range(7)] + [[0.9]])
+    )
+    lead = next(apart.itertuples())
+    assert lead.p < 0.05
+    assert lead.low < 0 < lead.lead
+    assert "Ours: not significant beside Avg" in comparison.claims(TABLE, apart)[0]
+
+
 def test_one_seed_has_a_lead_and_nothing_that_needs_two() -> None:
     figures = compared(TABLE, metrics(FedAvg=[[0.1]], FedProf=[[0.4]]))
     assert figures[["deviation", "low", "high", "effect", "p"]].isna().all(axis=None)

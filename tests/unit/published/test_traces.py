@@ -23,11 +23,11 @@ PRINTED = {
 }
 
 
-def printed(printed: Any = PRINTED, **changes: Any) -> Any:
-    own = part(**changes)
+def printed(printed: Any = PRINTED, setting: Any = None) -> Any:
+    own = part()
     rows = tuple(Row(label=row.label, arm=row.arm, figures=printed[row.label]) for row in own.rows)
     return table(
-        type(own)(name="one", text=own.text, rows=rows, ours="FedProf", setting={"study.target": 0.9}),
+        type(own)(name="one", text=own.text, rows=rows, ours="FedProf", setting=setting or {}),
         measures=(Measure.BEST, Measure.ROUNDS, Measure.MINUTES),
     )
 
@@ -111,11 +111,36 @@ def test_what_was_measured_is_filled_and_a_lower_bound_is_an_arrow() -> None:
     ]
 
 
-def test_both_targets_are_told_where_they_differ() -> None:
-    _, below = panels(Measure.ROUNDS)
-    assert below.get_xlabel() == "rounds to 0.2 (published: to 0.9)"
-    figure = pictures(TABLE, runs())[Measure.ROUNDS]
-    assert figure.axes[1].get_xlabel() == "rounds to 0.2"
+@every(("measure", "words"), [(Measure.BEST, "published\nbest"), (Measure.LAST, "published\nlast")])
+def test_a_published_accuracy_has_the_name_of_its_column(measure: Measure, words: str) -> None:
+    above, _ = panels(Measure.ROUNDS, printed({"Avg": {measure: Figure(mean=0.3)}, "Ours": {}}))
+    assert [text.get_text() for text in above.texts] == [words]
+
+
+def legend(axes: Axes) -> list[str]:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@every("setting", [{"study.target": 0.9}, {"data.source": "mnist"}, {"model.kind": "lenet5"}])
+def test_published_figures_of_another_task_are_not_beside_the_measured_ones(setting: Any) -> None:
+    """An axis went to 250 rounds for published ones to 0.9, beside curves to 0.7 that ended at 40."""
+    above, below = panels(Measure.MINUTES, printed(setting=setting))
+    assert (hollow(above), hollow(below)) == ([], [])
+    assert [*above.texts, *below.texts] == []
+    assert "published" not in legend(above)
+    assert below.get_xlabel() == "minutes to 0.2"
+    assert below.get_xlim()[1] < 10
+
+
+def test_the_legend_has_the_marks_that_occur() -> None:
+    above, _ = panels(Measure.MINUTES)
+    assert legend(above) == ["Avg", "Ours", "published", "measured", "measured, at least"]
+    above, _ = panels(
+        Measure.MINUTES, printed({"Avg": {}, "Ours": {}}), FedAvg=[[0.3]] * 2, FedProf=[[0.3]] * 2
+    )
+    assert legend(above) == ["Avg", "Ours", "measured"]
 
 
 @every(("published", "scale"), [(12.0, "linear"), (100.0, "log")])
@@ -156,6 +181,13 @@ def test_the_axis_begins_at_the_second_half_of_the_runs() -> None:
     low, high = above.get_ylim()
     # The study's target is 0.2.
     assert (low, high) == pytest.approx((0.2 - 0.05 * 0.11, 0.31 + 0.05 * 0.11))
+
+
+def test_a_curve_whose_first_half_fits_beside_the_second_is_whole() -> None:
+    """The first of eight points of a system was below the axis."""
+    own = [[0.15, 0.25, 0.3, 0.31]] * 2
+    above, _ = panels(Measure.ROUNDS, printed({"Avg": {}, "Ours": {}}), FedAvg=own, FedProf=own)
+    assert above.get_ylim() == pytest.approx((0.15 - 0.05 * 0.16, 0.31 + 0.05 * 0.16))
 
 
 def test_a_system_that_diverged_in_every_round_has_no_curve_and_ends_no_picture() -> None:
