@@ -54,7 +54,7 @@ def _read(study: Given, brought: Brought, trust_code: Sequence[Path | str]) -> S
         raise ConfigError("Expected a study without a section [sweep], got a sweep: call securefl.run_sweep.")
     if brought == Brought() and is_file(study):
         return read(Path(str(study)), paths(trust_code))  # its errors name the file
-    home, namer = home_of(study, trust_code)
+    home, namer = home_of(study, brought, trust_code)
     return parse(text, home=home, brought=brought, namer=namer)
 
 
@@ -72,14 +72,17 @@ def is_file(study: Given) -> bool:
     )
 
 
-def home_of(study: Given, trust_code: Sequence[Path | str] = ()) -> tuple[Path | None, Namer]:
+def home_of(
+    study: Given, brought: Brought, trust_code: Sequence[Path | str] = ()
+) -> tuple[Path | None, Namer]:
     """The folder of the study's own files and modules, and who names its code.
 
-    It is that of the study's file, and for a text or a mapping the working folder. A packaged study has none.
+    It is that of the study's file, and for a text or a mapping the working folder. A packaged study has none,
+    nor has a text to which the caller brings the records.
     """
     if not is_file(study):
         named = isinstance(study, str) and not _is_text(study)
-        return None if named else Path.cwd(), CALLER
+        return None if named or brought.data is not None else Path.cwd(), CALLER
     file, trusted = Path(str(study)), paths(trust_code)
     return origin_of(file, trusted)
 

@@ -154,7 +154,7 @@ def run_sweep(
         SecureFLError: all cells failed.
     """
     brought = Brought(data=data, model=model, protocol=protocol)
-    home, namer = home_of(study, trust_code)
+    home, namer = home_of(study, brought, trust_code)
     found = parse_sweep(text_from(study), home=home, brought=brought, namer=namer)
     if found.choice is not None:
         raise ConfigError(

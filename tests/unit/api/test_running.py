@@ -18,11 +18,9 @@ from support.tiny_study import FEDAVG, text
 
 import securefl
 from securefl.api.running import Run
-from securefl.api.studies import study_from
 from securefl.core.errors import ConfigError, DataError
 from securefl.study.config import parse
 from securefl.study.interruption import Interrupted
-from securefl.study.own_code import told
 from securefl.study.round_events import Round
 
 ONE = text(FEDAVG)
@@ -277,20 +275,3 @@ def test_a_round_says_what_its_docstring_lists(tmp_path: Path) -> None:
 def test_an_export_to_an_odd_place_says_so(path: Any, finished: Run) -> None:
     with pytest.raises((ConfigError, DataError), match=r"`path`|cannot be written"):
         finished.export(path, "FedAvg")
-
-
-@every("mapped", [False, True])
-def test_beside_records_from_python_a_text_names_modules_of_the_working_folder(
-    mapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    own = ONE.replace('source = "digits"\n', "classes = 2\n").replace('"fedavg"', '"beside:Protocol"')
-    own += '[loss]\nfunction = "beside:loss"\n'
-    study = tomllib.loads(own) if mapped else own
-    records = ([[0.0], [1.0]], [0, 1])
-    with pytest.raises(ConfigError, match=f"below {tmp_path}, got none.*put the module into that folder"):
-        told(study_from(study, data=records))
-    (tmp_path / "beside.py").write_text("")
-    lines = told(study_from(study, data=records))
-    assert [line.partition(" come")[0] for line in lines] == ["The loss", "The protocol of FedAvg"]
-    assert all(f"in {tmp_path / 'beside.py'}" in line for line in lines)
