@@ -43,12 +43,11 @@ from securefl.algorithm import (
     ValueSpec,
 )
 from securefl.core.sparse import dense, sparse
-from securefl.errors import DataError
+from securefl.errors import ConfigError, DataError
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import (
     FromTraining,
     Sampling,
-    require_no_draws,
     training_job,
     update_sends,
 )
@@ -124,7 +123,14 @@ class Compressed(Part):
 
     def contributions(self, sampling: Sampling) -> tuple[CompressedUpdate, ...]:
         """One for each phase. Raises ConfigError for clients that draw whether they take part."""
-        require_no_draws(self.problem, "a model that clients follow by its changes")
+        plan = self.problem.bare_plan
+        if plan is not None and plan.sampling_rate < 1:
+            raise ConfigError(
+                "Expected no `sampling_rate` under [privacy] beside a model that clients follow by its "
+                f"changes, got {plan.sampling_rate:g}: a client that is not drawn keeps an older one, and "
+                "nobody may know which client that is. Leave `sampling_rate` out, or take a protocol that "
+                "broadcasts the model, such as fedavg."
+            )
         # Signs, or mostly 0: a total tells more of them than of the updates themselves.
         spec = replace(
             update_sends(self.problem, sampling), form="discrete", reads_state="unbound", accumulates=False

@@ -219,19 +219,6 @@ def require_weights(problem: Problem, what: str) -> None:
         )
 
 
-def require_no_draws(problem: Problem, kept: str) -> None:
-    """Raises ConfigError beside a `sampling_rate`, under which the server cannot know who was drawn.
-
-    kept: what a client keeps when it computes its value, and the server counts on, in words.
-    """
-    if (plan := problem.bare_plan) is not None and plan.sampling_rate < 1:
-        raise ConfigError(
-            f"Expected no `sampling_rate` under [privacy] beside {kept}, got {plan.sampling_rate:g}: a "
-            "client that is not drawn keeps an older one, and nobody may know which client that is. Leave "
-            "`sampling_rate` out, or take a protocol whose clients keep none, such as fedavg."
-        )
-
-
 def _grid(problem: Problem, bound: float) -> Grid:
     """The grid of updates within a bound."""
     return grid_within(bound, replace(UPDATE, sensitivity=of_client(bound)), problem.bare_plan)

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from securefl.algorithm import ClientContext, Value, ValueSpec
+from securefl.algorithm import ClientContext, Value
 from securefl.errors import DataError
 from securefl.protocols.averaging import Aggregation, Options, aggregated
 from securefl.protocols.buffers import whole_model
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import Sampling, bounded, require_no_draws, training_job
+from securefl.protocols.contributions import bounded, training_job
 from securefl.protocols.parts import Part
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
@@ -34,11 +34,6 @@ class Cached(Part):
     """The whole model. A client sends its new model less that of its last training, which it keeps."""
 
     reads_state = "repeated"
-
-    def spec(self, sampling: Sampling) -> ValueSpec:
-        """Raises ConfigError for clients that draw whether they take part."""
-        require_no_draws(self.problem, "a model of their last training, which the server's mean has")
-        return super().spec(sampling)
 
     def fit(self, context: ClientContext) -> TrainingJob:
         return training_job(self.problem, context, context.broadcast)

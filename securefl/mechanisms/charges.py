@@ -104,6 +104,7 @@ class Protection:
             return NO_COST
         if mechanism.noised and not self._voided:
             mechanism.check()
+            self._require_one_draw()
             if (charge := mechanism.charge()) is not None:
                 return charge
         if plan.hidden and spec.form == "map":
@@ -120,6 +121,21 @@ class Protection:
             )
         # A key holder that draws the noise of a value can subtract it, so it learns what the server does.
         return EXPOSED if mechanism.total_by == KEY_HOLDER else NON_PRIVATE
+
+    def _require_one_draw(self) -> None:
+        """Raises ConfigError where a draw per release leaves a sum that the server's mean does not expect."""
+        spec, rate = self.spec, self.sampling_rate
+        if spec.reads_state in ("bound", "repeated"):
+            why = "reads what a client keeps of another release, which has a draw of its own"
+        elif spec.schedule.once:
+            why = "is asked for once, so a client that is not drawn then never counts"
+        else:
+            return
+        if rate < 1:
+            raise ConfigError(
+                f"Expected no `sampling_rate` under [privacy] beside {spec.name!r}, got {rate:g}: that value "
+                f"{why}. Leave `sampling_rate` out, or take a protocol without such a value, as fedavg."
+            )
 
     def opens(self, party: str) -> bool:
         """Whether one release tells a party two neighbours apart, nearly surely: an epsilon above `HIDES`.
