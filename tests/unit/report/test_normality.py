@@ -25,6 +25,7 @@ def test_known_laws_have_their_shapes() -> None:
 
 def test_the_figure_has_a_panel_for_each_element_and_name() -> None:
     figure = histograms({"before": outputs(), "after": outputs() ** 3}, [0, 3])
-    assert [axes.get_ylabel() for axes in figure.axes] == ["before", "", "after", ""]
-    assert figure.axes[0].get_title().startswith("element 0, distance 0.0")
+    assert [group.get_suptitle() for group in figure.subfigs] == ["before", "after"]
+    assert [len(group.axes) for group in figure.subfigs] == [2, 2]
+    assert figure.axes[0].get_title().startswith("element 0: 0.0")
     figure.canvas.draw()
