@@ -269,10 +269,13 @@ def adapting() -> Iterator[str]:
 
 
 def of_pfl() -> Iterator[str]:
-    """A row for each kind of noise of the sweep pfl_cifar10."""
-    for kind, own in read("pfl_cifar10.csv").groupby("study.name", sort=False)["final_accuracy"]:
-        mean, half = student(own)
-        yield _row(kind, f"{mean:.3f} ± {own.std():.3f}", f"{mean - half:.3f} to {mean + half:.3f}")
+    """A row for each kind of noise of the sweep pfl_cifar10, with two columns for each partition."""
+    for kind, own in read("pfl_cifar10.csv").groupby("study.name", sort=False):
+        cells = []
+        for _, found in own.groupby("data.partition", sort=False)["final_accuracy"]:
+            mean, half = student(found)
+            cells += [f"{mean:.3f} ± {found.std():.3f}", f"{mean - half:.3f} to {mean + half:.3f}"]
+        yield _row(kind, *cells)
 
 
 def endurance(carrier: str) -> Iterator[str]:

@@ -16,8 +16,8 @@ noises bits apart. One vector is the same mechanism: independent Gaussians, of w
 The rate falls to the paper's 0.2 over 100 rounds. From a first bound ten times the median, 0.2 alone takes 24
 rounds down to it, and their noise, in multiples of C, stays in the model. This rate takes 4. A large rate
 must not stay, since C follows the noise of the share too. Where the share moves by about 1 as C moves by a
-factor of e, a constant rate spreads log C by sqrt(rate / 2) of that noise's deviation, which is 0.6 for 20
-clients at epsilon 1: by 0.2 at the rate 0.2, and by 0.4 at 1.
+factor of e, a small constant rate spreads log C by sqrt(rate / 2) of that noise's deviation: by 0.2 at the
+rate 0.2, where it is 0.6, as for 20 clients at epsilon 1. There the first rounds spread C by a factor of 3.
 
 Server optimisers and momentum get the step in the model's own unit. They read noised totals alone, which is
 post-processing. A learning rate that falls shortens updates, and C follows. Noise that is correlated over

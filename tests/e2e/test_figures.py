@@ -425,7 +425,7 @@ def test_a_bound_that_adapts() -> None:
     """How far it ends from the best fixed bound, from each of three starts."""
     keys = ["arm", "local.update_bound"]
     table = results_page.read("adaptive_clipping.csv").set_index(keys)
-    assert set(table["seeds"]) == {6, 8}
+    assert set(table["seeds"]) == {8}
     best = table.loc["Fixed", "accuracy"].idxmax()
     gaps = [welch(table, ("Adaptive", start), ("Fixed", best)) for start in (0.03, 0.3, 3.0)]
     assert min(gap for gap, *_ in gaps) >= -0.02
@@ -466,14 +466,14 @@ def test_noise_per_client() -> None:
 
 def test_the_twin_of_pfl() -> None:
     """Correlated noise is ahead of independent noise under every seed, and a bound that adapts behind it."""
-    table = results_page.read("pfl_cifar10.csv")
     said = section("A twin of pfl-research's CIFAR-10").replace("\n", " ")
-    rivals = ["BLT", "BandMF", "independent, adaptive"]
-    by = table.pivot(index="seed", columns="study.name", values="final_accuracy")
-    assert len(by.dropna()) == 8
-    gaps = by[rivals].sub(by["independent"], axis=0)
-    p = holm([signed_rank(gaps[rival]) for rival in rivals])
-    assert "{:.3f} more with BLT, {:.3f} more with BandMF".format(*gaps.mean()) in said
-    assert f"{-gaps[rivals[2]].mean():.3f} less with a bound that adapts" in said
-    assert f"p {max(p):.3f}" in said
-    assert gaps[["BLT", "BandMF"]].min(axis=None) > 0
+    rivals, ps = ["BLT", "BandMF", "independent, adaptive"], []
+    for part, own in results_page.read("pfl_cifar10.csv").groupby("data.partition", sort=False):
+        by = own.pivot(index="seed", columns="study.name", values="final_accuracy")
+        assert len(by.dropna()) == 8
+        gaps = by[rivals].sub(by["independent"], axis=0)
+        ps += holm([signed_rank(gaps[rival]) for rival in rivals])
+        assert "{:.3f} more with BLT, {:.3f} more with BandMF".format(*gaps.mean()) in said, part
+        assert f"{-gaps[rivals[2]].mean():.3f} less with a bound that adapts" in said
+        assert gaps[["BLT", "BandMF"]].min(axis=None) > 0
+    assert f"p {max(ps):.3f}" in said
