@@ -158,7 +158,7 @@ bench-growth: $(VENV)/.tested  ## what a round costs the engine, for 100 to 100,
 ROUNDS ?= 2000
 endurance: $(VENV)/.tested  ## kills, restarts, a rotation and a lost disk, and a tenth of it over Flower: make endurance [ROUNDS=2000]
 	$(BIN)/python benchmarks/endurance.py --rounds $(ROUNDS)
-	$(BIN)/python benchmarks/endurance.py --rounds $$(($(ROUNDS) / 10)) --carrier flower  # a round takes seconds there
+	$(BIN)/python benchmarks/endurance.py --rounds $$(($(ROUNDS) < 480 ? 48 : $(ROUNDS) / 10)) --carrier flower  # a round takes seconds there
 
 NVFLARE := .venv-nvflare
 NVFLARE_OUT := runs/nvflare
