@@ -157,6 +157,8 @@ def fuzz(target: Any, seconds: int, folder: Path) -> None:
     import atheris
 
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
+    for old in found_in(folder):  # of a run before; this one tries them again
+        old.rename(folder / "corpus" / old.name)
     for number, valid in enumerate((target.valid, *target.more)):
         (folder / "corpus" / f"{number}").write_bytes(valid[:LONGEST])
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -186,6 +188,11 @@ def _too_long(*_: object) -> None:
     raise TooLongError
 
 
+def found_in(folder: Path) -> list[Path]:
+    """The bytes of findings in a target's folder."""
+    return [file for file in folder.iterdir() if file.name.startswith(("crash-", "timeout-", "oom-"))]
+
+
 def figures(name: str, folder: Path, status: int, seconds: float) -> tuple[str, ...]:
     """The row of a target, from its log, and its process's exit status and CPU time."""
     log = (folder / "log").read_text(errors="replace")
@@ -193,8 +200,7 @@ def figures(name: str, folder: Path, status: int, seconds: float) -> tuple[str, 
     def newest(pattern: str) -> str:
         return (re.findall(pattern, log) or ["0"])[-1]
 
-    kept = [file for file in folder.iterdir() if file.name.startswith(("crash-", "timeout-", "oom-"))]
-    done, findings = newest(r"executed_units: (\d+)"), len(kept) or int(status != 0)
+    done, findings = newest(r"executed_units: (\d+)"), len(found_in(folder)) or int(status != 0)
     return name, f"{seconds:.1f}", done, f"{int(done) / seconds:.0f}", newest(r"cov: (\d+)"), f"{findings}"
 
 
