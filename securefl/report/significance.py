@@ -94,9 +94,9 @@ def adjusted(gaps: Mapping[str, ArrayLike]) -> tuple[dict[str, float], int]:
         gaps: by the test's name, the difference of each pair of seeds.
 
     Returns:
-        The adjusted p by name, without the tests that could not be significant whatever the signs of their
-        gaps; and the number of pairs with a difference that each test needs. The family is all tests with a
-        difference in any pair, also those without a p. One without any difference tests nothing.
+        The adjusted p by name, without the tests that could not be significant whatever the signs of all
+        gaps; and the number of pairs with a difference with which each test could. The family is all tests
+        with a difference in any pair, also those without a p. One without any difference tests nothing.
 
     Raises:
         Nothing.
@@ -104,8 +104,10 @@ def adjusted(gaps: Mapping[str, ArrayLike]) -> tuple[dict[str, float], int]:
     apart = {name: own for name, own in gaps.items() if len(unequal(own))}
     # Without any, all of them could be significant if only their seeds differed.
     needed = least_pairs(len(apart) or max(1, len(gaps)))
-    p = dict(zip(apart, holm([signed_rank(own) for own in apart.values()]), strict=True))
-    return {name: p[name] for name, own in apart.items() if len(unequal(own)) >= needed}, needed
+    # Holm's p grows with each p of the family, so that of all least ones is the least for each test.
+    least = holm([least_p(len(unequal(own))) for own in apart.values()])
+    p = holm([signed_rank(own) for own in apart.values()])
+    return {name: own for name, own, low in zip(apart, p, least, strict=True) if low < LEVEL}, needed
 
 
 def least_p(seeds: int) -> float:

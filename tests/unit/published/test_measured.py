@@ -120,6 +120,15 @@ def test_a_rival_with_too_few_unequal_pairs_is_of_the_family_of_the_others() -> 
     assert p == pytest.approx({"a": 3 * 2**-5})
 
 
+def test_a_tie_takes_no_p_that_holm_makes_significant() -> None:
+    """Every test needed the pairs of the first of the family, by which Holm multiplies none of the others."""
+    whole, tied = np.arange(1.0, 9.0), np.r_[0.0, np.arange(1.0, 8.0)]
+    p, needed = adjusted({"a": whole, "b": whole, "c": whole, "tied": tied})
+    assert needed == 8
+    assert p == pytest.approx({**dict.fromkeys("abc", 4 * 2**-7), "tied": 4 * 2**-7})
+    assert adjusted(dict.fromkeys("abcd", tied)) == ({}, 8), "nobody can be the first"
+
+
 def test_the_effect_size_by_hand() -> None:
     # Ranks 1, 2.5, 2.5, 4: those below 0 have 2.5 of 10.
     assert rank_biserial([1.0, 2.0, -2.0, 3.0, 0.0]) == pytest.approx((7.5 - 2.5) / 10)
