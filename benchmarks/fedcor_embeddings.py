@@ -60,7 +60,7 @@ def main() -> None:
         table.append({"seed": seed, **alike(rows, labels)})
     found = pd.DataFrame(table).round(4)
     print(found.to_string(index=False))
-    keep("fedcor_embeddings", found)
+    keep("fedcor_embeddings", found, command="fedcor_embeddings.py RUN")
 
 
 if __name__ == "__main__":

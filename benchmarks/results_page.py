@@ -121,7 +121,7 @@ PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
     "FedProf v1's Table 2": ("fedprof_v1_table_2", _BEST),
     "FedProf v1's Table 2, tuned": ("fedprof_v1_table_2_tuned", _BEST),
     "FedProf v1's Table 3": ("fedprof_v1_table_3_twin_tuned", _BEST),
-    "FedCor's Table 1": ("fedcor_table_1_twin", ("rounds",)),
+    "FedCor's Table 1": ("fedcor_table_1_twin_tuned", ("rounds", "best accuracy")),
     "FedCor's Table 1 on CIFAR-10": ("fedcor_table_1_cifar10_twin", ("rounds", "best accuracy")),
     "FedLog's Table 1": ("fedlog_table_1_mnist_twin", _SENT),
     "FedLog's Table 1 on CIFAR-10": ("fedlog_table_1_cifar10_twin", _SENT),

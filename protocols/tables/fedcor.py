@@ -118,7 +118,7 @@ TABLE_1: Final = Table(
     ),
 )
 TABLE_1_TWIN: Final = replace(
-    TABLE_1, parts=_parts("fmnist", 8, {"study.rounds": 250}), minutes=20, twin_of="fedcor_table_1"
+    TABLE_1, parts=_parts("fmnist", 8, {"study.rounds": 120}), minutes=10, twin_of="fedcor_table_1"
 )
 TABLE_1_CIFAR10: Final = replace(
     TABLE_1,
