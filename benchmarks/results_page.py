@@ -101,8 +101,10 @@ def sentence(table: Table, figures: pd.DataFrame, measures: Sequence[str]) -> st
             for way, own in words.items()
         ]
         found.append(f"{measure}: {'; '.join(said)}")
-    few = "" if figures["low"].notna().any() else " Values by seed were not kept, so there are no intervals."
-    return f"{'. '.join(found)}. Seeds: {figures['seeds'].iloc[0]}.{few}"
+    seeds = figures["seeds"].iloc[0]
+    few = "One seed has no interval." if seeds == 1 else "Values by seed were not kept: there is no interval."
+    few = "" if figures["low"].notna().any() else f" {few}"
+    return f"{'. '.join(found)}. Seeds: {seeds}.{few}"
 
 
 def _row(*cells: object) -> str:
@@ -148,7 +150,7 @@ def claims() -> Iterator[str]:
         if f"{file}_tuned" in files:
             continue
         (table, figures), measure = figures_of(file), Measure(first)
-        digits, paper = measure.digits, table.source.split()[0].rstrip(",")
+        number, paper = partial(comparison.number_words, measure), table.source.split()[0].rstrip(",")
         anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
         task = "–" if (found := tasks(table)) is None else f"{found[1]}; published: {found[0]}"
         for part in table.parts:
@@ -159,13 +161,13 @@ def claims() -> Iterator[str]:
             printed = gaps.drop(ours)
             name = paper if ours == "Ours" else ours
             rival = own.dropna(subset="lead").nsmallest(1, "lead").iloc[0]
-            lead = "–" if pd.isna(rival.needed) else f"{rival.lead:.{digits}f}"
+            lead = "–" if pd.isna(rival.needed) else number(rival.lead)
             yield _row(
                 f"[{table.source}](#{anchor}), {part.name}",
                 f"{name} {'leads' if printed.min() > 0 else 'does not lead'} in {measure}",
-                f"{printed.min():.{digits}f} over {printed.idxmin()}",
+                f"{number(printed.min())} over {printed.idxmin()}",
                 f"{lead}, {comparison.verdict(rival)} {rival.system}",
-                "–" if pd.isna(rival.low) else f"{rival.low:.{digits}f} to {rival.high:.{digits}f}",
+                "–" if pd.isna(rival.low) else comparison.interval_words(measure, rival),
                 rival.seeds,
                 task,
             )

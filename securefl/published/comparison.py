@@ -285,22 +285,28 @@ def verdict(rival: Any) -> str:
     return "ahead of" if rival.lead > 0 else "behind"
 
 
+def number_words(measure: Measure, value: float) -> str:
+    """A figure with the measure's digits. What rounds to 0 has no sign."""
+    # With the sign of print: behind a comma, a spreadsheet would run the other one.
+    return f"{value:z.{measure.digits}f}".replace("-", "−")
+
+
+def interval_words(measure: Measure, rival: Any) -> str:
+    """The ends of the interval of a lead: a row of `compare`."""
+    return f"{number_words(measure, rival.low)} to {number_words(measure, rival.high)}"
+
+
 def lead_words(measure: Measure, rival: Any, unit: str = "") -> str:
     """The lead over a rival with its interval, the effect size, and p if there is one.
 
     "–" if no run of the two reached the target.
     """
-
-    def number(value: float) -> str:
-        # With the sign of print: behind a comma, a spreadsheet would run the other one.
-        return f"{value:.{measure.digits}f}".replace("-", "−")
-
     if pd.isna(rival.needed):
         reached = rival.reached or rival.own_reached
-        return f"{number(0.0)}{unit}, level under all seeds" if reached else "–"
-    lead = f"{number(rival.lead)}{unit}"
+        return f"{number_words(measure, 0.0)}{unit}, level under all seeds" if reached else "–"
+    lead = f"{number_words(measure, rival.lead)}{unit}"
     if pd.notna(rival.low):
-        lead += f" [{number(rival.low)} to {number(rival.high)}]"
+        lead += f" [{interval_words(measure, rival)}]"
     effect = f", r {rival.effect:.2f}" if pd.notna(rival.effect) else ""
     level = f", level in {rival.level:.0f} of {rival.seeds} seeds" if rival.level else ""
     p = "" if pd.isna(rival.p) else f", p {rival.p:.3f}" if rival.p >= 0.001 else ", p below 0.001"
@@ -333,9 +339,10 @@ def lines(table: Table, figures: pd.DataFrame) -> list[str]:
         *found,
         "",
         f"Measured: mean ± standard deviation over seeds ({figures['seeds'].iloc[0]}). Lead: of the part's "
-        "own system, seed by seed, above 0 if it is better, with its 95 % interval (Student's t). r: "
-        "rank-biserial correlation, 1 if it is better under all seeds. p: Wilcoxon's signed-rank test, both "
-        "sides, adjusted (Holm) for the number of rivals of each part and measure that differ under a seed.",
+        "own system, seed by seed, above 0 if it is better, with its 95 % interval (Student's t), which is "
+        "not adjusted for the number of rivals. r: rank-biserial correlation, 1 if it is better under all "
+        "seeds. p: Wilcoxon's signed-rank test, both sides, adjusted (Holm) for the number of rivals of each "
+        "part and measure that differ under a seed.",
         f"Significant is p below {LEVEL} with an interval that leaves 0 out. Where no outcome could "
         "be significant, there is no p, but the number of seeds that could if further ones differ: "
         "securefl reproduce TABLE --seeds NUMBER.",

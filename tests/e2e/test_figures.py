@@ -66,7 +66,7 @@ def test_the_tables_that_are_written_from_files() -> None:
 def test_a_claim_is_of_a_printed_lead_and_compares_no_system_with_itself() -> None:
     for _, claim, published, measured, *_ in cells("What the papers claim"):
         name, leads, _ = re.split("( leads | does not lead )", claim)
-        assert (leads == " leads ") == (float(published.split()[0]) > 0)
+        assert (leads == " leads ") == (float(published.split()[0].replace("−", "-")) > 0)
         assert not published.endswith(f" over {name}")
         assert not re.search(f" (beside|of|behind) {re.escape(name)}$", measured)
 
