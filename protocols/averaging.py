@@ -40,7 +40,7 @@ from securefl.core.ranges import Fraction, Range, Ranged
 from securefl.errors import ConfigError, SecureFLError
 from securefl.protocols.buffers import whole_model
 from securefl.protocols.contributions import COUNT, LOSS, Count, Loss, Sampling, Size
-from securefl.protocols.parts import Part, ServerUpdate
+from securefl.protocols.parts import Part, ServerContext, ServerUpdate
 from securefl.training import Learnt, Problem
 
 __all__ = [
@@ -372,9 +372,8 @@ class Averaging:
             public=public if due else {},
             weights=weights(self.aggregation, cohort, state),
         )
-        state, answers = yield from self.averaged.advance(
-            self.server, state, query, population, number, rng, self._sums
-        )
+        here = ServerContext(population=population, number=number, rng=rng, contributions=self._sums)
+        state, answers = yield from self.averaged.advance(self.server, state, query, here)
         state = _learn(state, answers).remember(cohort=np.array(sorted(cohort), np.int64))
         figures = self.selection.figures(state)
         return RoundResult(state=state, drawn=cohort, survivors=answers.survivors, figures=figures)
