@@ -497,7 +497,6 @@ class Adam:
     learning_rate: float
     beta1: float
     beta2: float
-    epsilon: float = 1e-8
 
     def apply(self, state: State, step: Floats) -> State:
         zeros = np.zeros(len(step))
@@ -505,7 +504,7 @@ class Adam:
         first = self.beta1 * state.memory.get("adam_first", zeros) + (1 - self.beta1) * step
         second = self.beta2 * state.memory.get("adam_second", zeros) + (1 - self.beta2) * step**2
         unbiased = first / (1 - self.beta1**turn)
-        scale = np.sqrt(second / (1 - self.beta2**turn)) + self.epsilon
+        scale = np.sqrt(second / (1 - self.beta2**turn)) + 1e-8
         moments = {"adam_turn": np.array([turn]), "adam_first": first, "adam_second": second}
         return Replace().apply(state, self.learning_rate * unbiased / scale).remember(**moments)
 
