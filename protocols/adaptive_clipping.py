@@ -26,7 +26,7 @@ rounds is refused: totals are in multiples of another C each round, so it would 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from math import hypot
 from typing import Any, Final
@@ -38,8 +38,6 @@ from securefl.algorithm import (
     Answers,
     ClientContext,
     CohortQuery,
-    Contribution,
-    Population,
     State,
     Value,
     ValueSpec,
@@ -54,7 +52,7 @@ from securefl.protocols.contributions import (
     of_client,
     require_bounded_weights,
 )
-from securefl.protocols.parts import Part, ServerUpdate, gather_mean, stepped
+from securefl.protocols.parts import Part, ServerContext, ServerUpdate, gather_mean, stepped
 from securefl.training.jobs import TrainingResult, with_training
 from securefl.training.local import BOUND, BOUNDS
 
@@ -113,24 +111,17 @@ class Adaptive(Part):
         return replace(clipped, integers=np.append(clipped.integers, bit), blank=why)
 
     def advance(
-        self,
-        server: ServerUpdate,
-        state: State,
-        query: CohortQuery,
-        population: Population,
-        number: int,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
+        self, server: ServerUpdate, state: State, query: CohortQuery, here: ServerContext
     ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
         bound = state.memory[BOUND]
         asked = replace(query, public={**query.public, BOUND: bound})
-        mean, answers = yield from gather_mean(asked, contributions[0], len(query.broadcast) + 1)
+        mean, answers = yield from gather_mean(asked, here.contributions[0], len(query.broadcast) + 1)
         if mean is None:  # nobody's update, so no share
             return state, answers
         share = 0.5 + mean[-1] / (2 * BIT)
         quantile = self.problem.local.bound_quantile
         # Noise may put a share of few clients far outside of [0, 1]: a round moves the bound by e at most.
-        rate = max(_RATE, 2 * number**-0.5)
+        rate = max(_RATE, 2 * here.number**-0.5)
         moved = bound * np.exp(np.clip(rate * (quantile - share), -1, 1))
         after = stepped(self, server, state, bound * mean[:-1])
         return after.remember(**{BOUND: np.clip(moved, *BOUNDS.ends)}), answers

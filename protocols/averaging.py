@@ -40,7 +40,7 @@ from securefl.core.ranges import Fraction, Range, Ranged
 from securefl.errors import ConfigError, SecureFLError
 from securefl.protocols.buffers import whole_model
 from securefl.protocols.contributions import COUNT, LOSS, Count, Loss, Sampling, Size
-from securefl.protocols.parts import Part, ServerUpdate
+from securefl.protocols.parts import Part, ServerContext, ServerUpdate
 from securefl.training import Learnt, Problem
 
 __all__ = [
@@ -372,9 +372,8 @@ class Averaging:
             public=public if due else {},
             weights=weights(self.aggregation, cohort, state),
         )
-        state, answers = yield from self.averaged.advance(
-            self.server, state, query, population, number, rng, self._sums
-        )
+        here = ServerContext(population=population, number=number, rng=rng, contributions=self._sums)
+        state, answers = yield from self.averaged.advance(self.server, state, query, here)
         state = _learn(state, answers).remember(cohort=np.array(sorted(cohort), np.int64))
         figures = self.selection.figures(state)
         return RoundResult(state=state, drawn=cohort, survivors=answers.survivors, figures=figures)
@@ -498,7 +497,6 @@ class Adam:
     learning_rate: float
     beta1: float
     beta2: float
-    epsilon: float = 1e-8
 
     def apply(self, state: State, step: Floats) -> State:
         zeros = np.zeros(len(step))
@@ -506,7 +504,7 @@ class Adam:
         first = self.beta1 * state.memory.get("adam_first", zeros) + (1 - self.beta1) * step
         second = self.beta2 * state.memory.get("adam_second", zeros) + (1 - self.beta2) * step**2
         unbiased = first / (1 - self.beta1**turn)
-        scale = np.sqrt(second / (1 - self.beta2**turn)) + self.epsilon
+        scale = np.sqrt(second / (1 - self.beta2**turn)) + 1e-8
         moments = {"adam_turn": np.array([turn]), "adam_first": first, "adam_second": second}
         return Replace().apply(state, self.learning_rate * unbiased / scale).remember(**moments)
 

@@ -13,7 +13,6 @@ statistics stay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -26,7 +25,6 @@ from securefl.algorithm import (
     CohortQuery,
     Contribution,
     Float32s,
-    Population,
     Sum,
     Value,
     ValueSpec,
@@ -36,7 +34,7 @@ from securefl.mechanisms import grid_within
 from securefl.protocols.adaptive_clipping import Adaptive
 from securefl.protocols.client_state import FIRST, digest_of, made_in, require_made_in
 from securefl.protocols.contributions import UNSAMPLED, UPDATE, Sampling, of_client, update_sends
-from securefl.protocols.parts import Gathering, Part, gather_mean, step_of
+from securefl.protocols.parts import Gathering, Part, ServerContext, gather_mean, step_of
 from securefl.training import Problem
 from securefl.training.jobs import TrainingResult, with_model
 
@@ -97,14 +95,8 @@ class Apart(Part):
             step = trained[averaged] - context.broadcast[averaged]
         return replace(super().value(context, trained), new_state={**made_in(context), "step": step})
 
-    def gather(
-        self,
-        query: CohortQuery,
-        population: Population,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
-    ) -> Gathering:
-        update, buffers = contributions
+    def gather(self, query: CohortQuery, here: ServerContext) -> Gathering:
+        update, buffers = here.contributions
         moved, answers = yield from gather_mean(query, update, len(self.weights))
         if moved is None:
             return None, answers

@@ -33,11 +33,9 @@ from securefl.algorithm import (
     ClientContext,
     ClientState,
     CohortQuery,
-    Contribution,
     Device,
     Float32s,
     Floats,
-    Population,
     State,
     Value,
     ValueSpec,
@@ -51,7 +49,7 @@ from securefl.protocols.contributions import (
     training_job,
     update_sends,
 )
-from securefl.protocols.parts import NOBODY, Part, ServerUpdate, gather_mean
+from securefl.protocols.parts import NOBODY, Part, ServerContext, ServerUpdate, gather_mean
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
 
@@ -149,17 +147,10 @@ class Compressed(Part):
         }
 
     def advance(
-        self,
-        server: ServerUpdate,
-        state: State,
-        query: CohortQuery,
-        population: Population,
-        number: int,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
+        self, server: ServerUpdate, state: State, query: CohortQuery, here: ServerContext
     ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
         answers = NOBODY
-        for phase, contribution in zip(self.phases, contributions, strict=True):
+        for phase, contribution in zip(self.phases, here.contributions, strict=True):
             asked = replace(query, broadcast=download(state, query.cohort))
             mean, answers = yield from gather_mean(asked, contribution, phase.size)
             state = _answered(state, query.cohort, answers.survivors)

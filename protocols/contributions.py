@@ -132,6 +132,8 @@ LOSS = ValueSpec(
     reads_state="none",
     bounded_by={"record": "`loss_bound` in its arm, and noise"},
 )
+SMALL_WHOLE: Final = Grid(step=2.0**-10, bound=2.0**14)
+"""The grid of -1, 0 and 1 under noise. A step is small against any noise, which stays within the bound."""
 LARGEST_LOSS = 1e6
 """A public bound. Clients clip their loss to it."""
 ClientBound = Annotated[float, Range("[0.01, 2^20]")] | None

@@ -42,18 +42,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, sqrt
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from securefl.algorithm import Algorithm, Float32s, Floats, Grid, Value, ValueSpec
+from securefl.algorithm import Algorithm, Float32s, Floats, Value, ValueSpec
 from securefl.core.ranges import Fraction, Positive
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options, cohort_size
 from securefl.protocols.compression import Compressed, entries, thresholded
-from securefl.protocols.contributions import bounded, of_client
+from securefl.protocols.contributions import SMALL_WHOLE, bounded, of_client
 from securefl.training import Problem
 
 ROWS, ROWS_OF_SIGNS = 10, 20
@@ -63,8 +62,6 @@ With fewer, thresholding finds wrong entries: of 10 entries among 2,000 it fails
 5 rows for each, for two in five with 8 if all entries are as large, and for one in twenty with 10. From 10
 rows of signs for each entry it finds a direction of cosine 0.7 to the true one, from 20 of 0.92.
 """
-_SIGNS: Final = Grid(step=2.0**-10, bound=2.0**14)
-"""The grid of signs. A step is small against any noise, and the noise stays within the bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +262,7 @@ class Votes:
 
 def of_signs(spec: ValueSpec, size: int) -> ValueSpec:
     """The spec of `size` signs. They have a sensitivity per client, whatever the client trained."""
-    return replace(spec, sensitivity=of_client(sqrt(size)), grid=_SIGNS)
+    return replace(spec, sensitivity=of_client(sqrt(size)), grid=SMALL_WHOLE)
 
 
 def signs_value(numbers: Float32s | DataError, size: int) -> Value:
@@ -273,5 +270,5 @@ def signs_value(numbers: Float32s | DataError, size: int) -> Value:
 
     Signs have a finite sensitivity under every plan, so silence after a failed training would reveal it.
     """
-    signs = np.zeros(size) if isinstance(numbers, DataError) else numbers / _SIGNS.step
-    return Value(integers=signs.astype(np.int64), step=_SIGNS.step)
+    signs = np.zeros(size) if isinstance(numbers, DataError) else numbers / SMALL_WHOLE.step
+    return Value(integers=signs.astype(np.int64), step=SMALL_WHOLE.step)

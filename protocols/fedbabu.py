@@ -16,7 +16,6 @@ early, as by a budget, is not fine-tuned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
@@ -31,7 +30,6 @@ from securefl.algorithm import (
     Contribution,
     Float32s,
     Grid,
-    Population,
     Schedule,
     Sum,
     Value,
@@ -42,7 +40,7 @@ from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import UNMOVED, FromTraining, Sampling, training_job
-from securefl.protocols.parts import Gathering
+from securefl.protocols.parts import Gathering, ServerContext
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
 from securefl.training.chunks import body_features
@@ -121,18 +119,12 @@ class FixedHead(SharedLayers):
         tuned = () if self.options.fine_tuned == "never" else (Tuned(self),)
         return (*super().contributions(sampling), *tuned)
 
-    def gather(
-        self,
-        query: CohortQuery,
-        population: Population,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
-    ) -> Gathering:
-        step, answers = yield from super().gather(query, population, rng, contributions)
-        if population.last and len(contributions) > 1:
+    def gather(self, query: CohortQuery, here: ServerContext) -> Gathering:
+        step, answers = yield from super().gather(query, here)
+        if here.population.last and len(here.contributions) > 1:
             body = query.broadcast if step is None else (query.broadcast + step).astype(np.float32)
-            tuned = Sum(contributions[1].spec, 1)
-            yield CohortQuery(cohort=population.everyone(), broadcast=body, number=1, sums=(tuned,))
+            tuned, everyone = Sum(here.contributions[1].spec, 1), here.population.everyone()
+            yield CohortQuery(cohort=everyone, broadcast=body, number=1, sums=(tuned,))
         return step, answers
 
 

@@ -18,7 +18,6 @@ The consensus bounds features if `mean_bound` is set. Then one record or client 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
@@ -35,7 +34,6 @@ from securefl.algorithm import (
     CohortQuery,
     Contribution,
     Float32s,
-    Population,
     Schedule,
     Sum,
     Value,
@@ -48,7 +46,7 @@ from securefl.mechanisms import grid_within
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, Sensitivity, of_client, training_job
-from securefl.protocols.parts import Gathering, gather_mean
+from securefl.protocols.parts import Gathering, ServerContext, gather_mean
 from securefl.protocols.personal import Personal
 from securefl.training import Problem
 from securefl.training.chunks import body_features
@@ -123,18 +121,12 @@ class WithBias(Personal):
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (*super().contributions(sampling), Consensus(self.problem, self.options.mean_bound))
 
-    def gather(
-        self,
-        query: CohortQuery,
-        population: Population,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
-    ) -> Gathering:
-        update, consensus = contributions[0], contributions[1].spec
+    def gather(self, query: CohortQuery, here: ServerContext) -> Gathering:
+        update, consensus = here.contributions[0], here.contributions[1].spec
         step, sent = np.zeros(len(query.broadcast)), query.broadcast
         if not sent[-1]:
             asked = Sum(consensus, self.features)
-            told = yield CohortQuery(cohort=population.everyone(), broadcast=sent[:0], sums=(asked,))
+            told = yield CohortQuery(cohort=here.population.everyone(), broadcast=sent[:0], sums=(asked,))
             if told.survivors:
                 total = told.totals[consensus.name]
                 step[self.size :] = [*(total.value / total.weight), 1.0]

@@ -57,7 +57,7 @@ from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Averaging, Options, Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
 from securefl.protocols.contributions import UPDATE, FromTraining, Sampling, of_client, require_weights
-from securefl.protocols.parts import NOBODY, Part, ServerUpdate
+from securefl.protocols.parts import NOBODY, Part, ServerContext, ServerUpdate
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_training
 from securefl.training.run_jobs import run_job
@@ -258,19 +258,12 @@ class Trusting(Part):
         return {"trust": np.full(self.problem.clients, np.nan)}
 
     def advance(
-        self,
-        server: ServerUpdate,
-        state: State,
-        query: CohortQuery,
-        population: Population,
-        number: int,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
+        self, server: ServerUpdate, state: State, query: CohortQuery, here: ServerContext
     ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
-        scored, unit = (contribution.spec for contribution in contributions)
-        own = self._own_step(state.broadcast, number, rng)
+        scored, unit = (contribution.spec for contribution in here.contributions)
+        own = self._own_step(state.broadcast, here)
         asked = LinearQuery(cosine_bounds(len(own)), direction(own))
-        trust = np.full(population.clients, np.nan)
+        trust = np.full(here.population.clients, np.nan)
         # Its step points nowhere, so all cosines are 0. Or nearly at one entry, which clients would refuse.
         spread = np.abs(asked.hidden).max() * sqrt(len(own))  # its norm is 1
         if not 0 < spread <= 0.99 * asked.bounds.spread:
@@ -282,7 +275,7 @@ class Trusting(Part):
         for client, cosine in cosines.items():
             trust[client] = max(0.0, cosine)
         state = state.remember(trust=trust)
-        if not (weights := self._weights(cosines, population)):
+        if not (weights := self._weights(cosines, here.population)):
             return state, NOBODY
         summed = yield CohortQuery(
             cohort=tuple(sorted(weights)),
@@ -308,17 +301,17 @@ class Trusting(Part):
         # One draw of each: a plan allows fewer draws than its own for any cohort that is large enough.
         return {k: 1 for k, cosine in sorted(cosines.items()) if cosine > 0}
 
-    def _own_step(self, broadcast: Float32s, number: int, rng: np.random.Generator) -> Floats:
+    def _own_step(self, broadcast: Float32s, here: ServerContext) -> Floats:
         """The server's update from the broadcast, trained as a client trains, on its root records."""
         problem = replace(self.problem, private=None)
         context = ClientContext(
             client=-1,
-            round=number,
+            round=here.number,
             x=problem.server_x[: self.options.root],
             y=problem.server_y[: self.options.root],
             broadcast=broadcast,
             public={},
-            rng=rng,
+            rng=here.rng,
             kept={},
             count=self.options.root,
         )

@@ -7,7 +7,7 @@ FedLog's paper assumes a fixed phi, and gives no guarantee for such a statistic 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -38,8 +38,8 @@ class OwnBodies:
     activation: Bounded | None
     under_head: ClassVar[int] = 0
     keeps_trained: ClassVar[bool] = True
-    reads_state: Literal["none", "unbound"] = field(default="unbound", kw_only=True)
-    schedule: Schedule = field(default_factory=Schedule, kw_only=True)
+    reads_state: ClassVar[Literal["unbound"]] = "unbound"
+    schedule = Schedule()
 
     @property
     def depends_on(self) -> Literal["records", "trained-state"]:

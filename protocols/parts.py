@@ -75,6 +75,20 @@ class ServerUpdate(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServerContext:
+    """The inputs of the server in one round of a part.
+
+    population: the clients that may be queried. number: the round's, from 1. rng: the server's stream of this
+    round. contributions: those of the part.
+    """
+
+    population: Population
+    number: int
+    rng: np.random.Generator
+    contributions: Sequence[Contribution]
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """The part of the models that is averaged, by default the whole model, the same of all clients.
@@ -191,17 +205,10 @@ class Part:
         ) from cause
 
     def advance(
-        self,
-        server: ServerUpdate,
-        state: State,
-        query: CohortQuery,
-        population: Population,
-        number: int,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
+        self, server: ServerUpdate, state: State, query: CohortQuery, here: ServerContext
     ) -> Generator[CohortQuery, Answers, tuple[State, Answers]]:
-        """Yield the queries of round `number`. It ends in the next state, and in the answers that count."""
-        step, answers = yield from self.gather(query, population, rng, contributions)
+        """Yield the queries of a round. It ends in the next state, and in the answers that count."""
+        step, answers = yield from self.gather(query, here)
         return (state if step is None else stepped(self, server, state, step)), answers
 
     def statistics(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -212,18 +219,12 @@ class Part:
         """
         return self.problem.averaged
 
-    def gather(
-        self,
-        query: CohortQuery,
-        population: Population,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
-    ) -> Gathering:
+    def gather(self, query: CohortQuery, here: ServerContext) -> Gathering:
         """Yield the queries for the part's sums. `query` is the round's query without sums.
 
         Clients train when they answer the first query. It carries the loop's own numbers too.
         """
-        return gather_mean(query, contributions[0])
+        return gather_mean(query, here.contributions[0])
 
     def common(self, shared: Float32s) -> Float32s | None:
         """Return the whole model that all clients have in common.

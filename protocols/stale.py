@@ -24,19 +24,16 @@ from securefl.errors import DataError
 from securefl.protocols.averaging import Aggregation, Options, aggregated
 from securefl.protocols.buffers import whole_model
 from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import bounded, training_job
+from securefl.protocols.contributions import bounded
 from securefl.protocols.parts import Part
 from securefl.training import Problem
-from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.jobs import TrainingResult
 
 
 class Cached(Part):
     """The whole model. A client sends its new model less that of its last training, which it keeps."""
 
     reads_state = "repeated"
-
-    def fit(self, context: ClientContext) -> TrainingJob:
-        return training_job(self.problem, context, context.broadcast)
 
     def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         last = kept_values(context.kept, "model", self.problem.initial)

@@ -21,6 +21,7 @@ from securefl.protocols.adds.supernet import Mask, Supernet
 from securefl.protocols.client_state import FIRST, made_in, require_made_in
 from securefl.protocols.contributions import (
     CLIPPED,
+    SMALL_WHOLE,
     UNSAMPLED,
     FromTraining,
     Sampling,
@@ -47,8 +48,6 @@ LASTING: Final = ("round", "units", "alpha", "skew")
 _WORD: Final = 32
 """The groups whose bits one number of the mask holds."""
 _EXACT: Final = Grid(step=1.0, bound=1.0)
-_NOISY: Final = Grid(step=2.0**-10, bound=2.0**14)
-"""A step is small against any noise, and the noise stays within the bound."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +70,7 @@ class Map(FromTraining):
         return replace(
             self.sampling.of(with_model(MAP, problem)),
             sensitivity={("client", "zero-out"): sensitivity, ("client", "replace-one"): sensitivity},
-            grid=_NOISY if noisy else _EXACT,
+            grid=SMALL_WHOLE if noisy else _EXACT,
         )
 
     def fit(self, context: ClientContext) -> TrainingJob:

@@ -7,7 +7,6 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -19,8 +18,6 @@ from securefl.algorithm import (
     Algorithm,
     ClientContext,
     CohortQuery,
-    Contribution,
-    Population,
     Value,
     ValueSpec,
 )
@@ -31,7 +28,7 @@ from securefl.protocols.adds.part import OfSupernet
 from securefl.protocols.adds.supernet import Layer, Mask
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.contributions import CLIPPED, Sampling, bounded, training_job
-from securefl.protocols.parts import Gathering, gather_mean
+from securefl.protocols.parts import Gathering, ServerContext, gather_mean
 from securefl.training import ModelConfig, Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.models import Changed
@@ -102,18 +99,12 @@ class Dropped(OfSupernet):
         value = bounded(self.problem, context.broadcast, trained)
         return replace(value, new_state={UNITS: self.units(context)})
 
-    def gather(
-        self,
-        query: CohortQuery,
-        population: Population,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
-    ) -> Gathering:
-        units = self.drawn(rng)
+    def gather(self, query: CohortQuery, here: ServerContext) -> Gathering:
+        units = self.drawn(here.rng)
         there = self.supernet.entries(self.supernet.kept_groups(units))
         public = {**query.public, UNITS: packed(units)}
         asked = replace(query, broadcast=query.broadcast[there], public=public)
-        own, answers = yield from gather_mean(asked, contributions[0])
+        own, answers = yield from gather_mean(asked, here.contributions[0])
         if own is None:
             return None, answers
         step = np.zeros(len(there))

@@ -33,7 +33,6 @@ from securefl.algorithm import (
     Evaluation,
     Float32s,
     Floats,
-    Population,
     Sum,
     Total,
 )
@@ -45,7 +44,7 @@ from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import FIRST, digest_of
 from securefl.protocols.contributions import Sampling
 from securefl.protocols.local_accuracy import local_accuracy
-from securefl.protocols.parts import Gathering, Part
+from securefl.protocols.parts import Gathering, Part, ServerContext
 from securefl.training import Problem, evaluate
 
 
@@ -101,19 +100,13 @@ class Subnets(OfSupernet):
             SubnetUpdate(self.supernet, sampling),
         )
 
-    def gather(
-        self,
-        query: CohortQuery,
-        population: Population,
-        rng: np.random.Generator,
-        contributions: Sequence[Contribution],
-    ) -> Gathering:
-        maps, updates = (contribution.spec for contribution in contributions)
+    def gather(self, query: CohortQuery, here: ServerContext) -> Gathering:
+        maps, updates = (contribution.spec for contribution in here.contributions)
         first = yield replace(query, sums=(Sum(maps, self.supernet.groups),))
         if not first.survivors:
             return None, first
         counts = first.totals[maps.name].value
-        summed = counts >= max(self.options.min_clients_per_entry, population.fewest(len(query.cohort)))
+        summed = counts >= max(self.options.min_clients_per_entry, here.population.fewest(len(query.cohort)))
         if not summed.any():
             return None, replace(first, survivors=(), totals={})
         there = self.supernet.entries(summed)

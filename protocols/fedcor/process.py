@@ -57,8 +57,9 @@ def slope(embedding: Floats, groups: Sequence[Changes]) -> Floats:
     found = np.zeros_like(embedding)
     for own in groups:
         part = embedding[:, own.seen]
-        scaled = _solved(_inner(part), part)
-        solved = _precise(part, scaled, own.values)
+        scaled = np.linalg.solve(part @ part.T + RIDGE * np.eye(len(part)), part)
+        # Sigma^-1 y for each row y of the values, by Woodbury
+        solved = (own.values - (own.values @ part.T) @ scaled) / RIDGE
         found[:, own.seen] += own.weights.sum() * scaled - ((part @ solved.T) * own.weights) @ solved
     return found
 
@@ -188,21 +189,3 @@ def plane(embedding: Floats) -> Floats:
     flat[: len(sizes)] = (sizes[:, None] * directions)[:2]
     largest = flat[np.arange(2), np.abs(flat).argmax(axis=1)]
     return flat * np.where(largest < 0, -1.0, 1.0)[:, None]
-
-
-def _inner(part: Floats) -> Floats:
-    inner: Floats = part @ part.T
-    inner.flat[:: len(part) + 1] += RIDGE
-    return inner
-
-
-def _precise(part: Floats, scaled: Floats, values: Floats) -> Floats:
-    """Sigma^-1 y for each row y of `values`, given A^-1 X."""
-    rest = (values @ part.T) @ scaled
-    np.subtract(values, rest, out=rest)
-    rest /= RIDGE
-    return np.asarray(rest, dtype=np.float64)
-
-
-def _solved(inner: Floats, part: Floats) -> Floats:
-    return np.asarray(np.linalg.solve(inner, part), dtype=np.float64)

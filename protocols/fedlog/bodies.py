@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import nan
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from dp_accounting import DpEvent
 from torch import Tensor, nn
 
 from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s, Floats, Schedule
@@ -21,7 +20,7 @@ from securefl.errors import DataError
 from securefl.protocols.class_sums import class_means
 from securefl.protocols.fedlog.head import PAPER, Prior, solve
 from securefl.protocols.own_bodies import OwnBodies
-from securefl.training import Learnt, Problem, evaluate
+from securefl.training import Learnt, Problem
 from securefl.training.heads import Bounded, activated, last_dense
 from securefl.training.jobs import TrainingResult
 from securefl.training.learnt import common
@@ -33,9 +32,9 @@ class Public:
 
     problem: Problem
     activation: Bounded | None
-    depends_on: Literal["records", "trained-state"] = "records"
-    schedule: Schedule = field(default_factory=lambda: Schedule(once=True))
-    training: DpEvent | None = None
+    depends_on: ClassVar[Literal["records"]] = "records"
+    schedule = Schedule(once=True)
+    training = None
 
     @property
     def reads_state(self) -> Literal["unknown", "none"]:
@@ -50,11 +49,8 @@ class Public:
         return self.problem.module(self.problem.initial), None
 
     def evaluate(self, head: Floats | None, devices: Sequence[Device]) -> Evaluation:
-        if not len(self.problem.server_x):
-            return Evaluation(accuracy=nan, loss=nan)
-        model = self.problem.module(self.problem.under_head(self.problem.initial, head))
-        with activated(model, self.activation):
-            return evaluate(model, self.problem.server_x, self.problem.server_y, self.problem.kind)
+        with activated(self.problem.layers, self.activation):
+            return self.problem.evaluate(self.problem.under_head(self.problem.initial, head))
 
     def learnt(self, head: Floats | None, client: int | None, kept: ClientState) -> Learnt:
         vector = self.problem.under_head(self.problem.initial, head)
@@ -73,7 +69,7 @@ class Trained(OwnBodies):
     apart: float = 0.0
     prior: Prior = PAPER
     under_head = 1
-    schedule: Schedule = field(default_factory=lambda: Schedule(initial=1), kw_only=True)
+    schedule = Schedule(initial=1)
 
     def start(self, context: ClientContext) -> Float32s:
         """The client's model before training: its own body under the broadcast head, or under its own.

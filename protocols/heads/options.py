@@ -14,11 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isqrt
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from securefl.algorithm import (
     Algorithm,
@@ -40,7 +38,7 @@ from securefl.protocols.heads.contribution import Bounding, Statistic
 from securefl.protocols.heads.solvers import Kind, solve
 from securefl.protocols.one_sum import OneSum
 from securefl.training import Learnt, Problem
-from securefl.training.heads import Bounded, Projection, output_layer
+from securefl.training.heads import Bounded, Projection, activated, output_layer
 from securefl.training.learnt import common
 
 _log = logger(__name__)
@@ -79,19 +77,11 @@ class ClosedForm(OneSum):
         return State(head.astype(np.float32).ravel(), state.memory)
 
     def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        head = state.broadcast.astype(np.float64).reshape(self.statistic.blocks.classes, -1)
-        x, y = self.problem.server_x, np.asarray(self.problem.server_y)
+        made = self.learnt(state, None, {})
+        with activated(self.problem.layers, made.features):
+            found = self.problem.evaluate(made.vector)
         clipped = [float(np.sum(device.kept.get("clipped", np.nan))) for device in devices]
-        if not len(y):
-            return Evaluation(
-                accuracy=float("nan"), loss=float("nan"), figures={"clipped": np.array(clipped)}
-            )
-        scores = self._scores(head, x)
-        return Evaluation(
-            accuracy=float(np.mean(scores.argmax(axis=1) == y)),
-            loss=float(np.mean(logsumexp(scores, axis=1) - scores[np.arange(len(y)), y])),
-            figures={"clipped": np.array(clipped)},
-        )
+        return replace(found, figures={"clipped": np.array(clipped)})
 
     def learnt(self, state: State, client: int | None, kept: ClientState) -> Learnt:
         """The public body, with the head behind bounded features."""
@@ -104,12 +94,6 @@ class ClosedForm(OneSum):
         wide[:, : head.shape[1]] = head
         vector = self.problem.under_head(self.problem.initial, wide)
         return common(self.problem, vector, client, features)
-
-    def _scores(self, head: Floats, x: NDArray[Any]) -> Floats:
-        """The score of each class, (n, C). If a feature is not finite, all of its record count as 0."""
-        features = self.statistic.features(x)
-        finite = np.where(np.isfinite(features).all(axis=1, keepdims=True), features, 0.0)
-        return np.asarray(self.statistic.bounding.bounded(finite) @ head[:, 1:].T + head[:, 0])
 
 
 def _deviation(problem: Problem, spec: ValueSpec, clients: int) -> float:

@@ -11,7 +11,7 @@ from math import ceil, inf
 from typing import Any, Final, Literal, get_args
 
 from securefl.accounting.store import Terms, require_delta
-from securefl.algorithm.queries import ValueSpec
+from securefl.algorithm.queries import ValueSpec, Weighing
 from securefl.core.cohort import colluding, dropping, exact, guess_error, share_within
 from securefl.core.errors import ConfigError
 from securefl.core.formats import prefix
@@ -23,8 +23,6 @@ CLEAR: Final = "clear"
 """The value of `sum` if the server sees each contribution."""
 NO_NOISE: Final = "none"
 """The value of `noise` if no noise is added. Every other value names a mechanism (`mechanisms`)."""
-Weighing = Literal["equal", "draws", "counts"]
-"""How clients' values are weighted in a sum."""
 RATES: Final = Range(
     "[0.001, 1]",
     "Take 0.01, or another one from 0.001 on: more rarely, a client trains in none of a thousand rounds.",
@@ -234,8 +232,7 @@ class Plan:
 
     def _check_hidden(self) -> None:
         """Refuse missing bounds of hidden sums, and cohorts in which one client's value would stand out."""
-        words = ("min_cohort_size", "max_cohort_size", "min_honest", "max_client_weight")
-        if missing := [word for word in words if getattr(self, word) is None]:
+        if missing := [word for word in _EXAMPLES if getattr(self, word) is None]:
             raise ConfigError(
                 f"Expected {', '.join(f'`{word}`' for word in missing)} if sums are hidden, got none: "
                 "each client depends on the others and checks orders against these. For cohorts of 10 "
@@ -479,5 +476,4 @@ class Plan:
 
     def words(self) -> dict[str, Any]:
         """Every field by its name, as in digests and files."""
-        words = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return words | {"weights": dict(self.weights), "max_releases": dict(self.max_releases)}
+        return vars(self) | {"weights": dict(self.weights), "max_releases": dict(self.max_releases)}

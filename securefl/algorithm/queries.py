@@ -29,6 +29,8 @@ Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]
 ClientState = Mapping[str, NDArray[Any]]
 """Client state: named arrays that a client keeps on its device between rounds."""
+Weighing = Literal["equal", "draws", "counts"]
+"""How clients' values are weighted in a sum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +169,7 @@ class ValueSpec:
     grid: Grid = field(default_factory=Grid)
     schedule: Schedule = field(default_factory=Schedule)
     cohort: int = 0
-    weighs: Literal["equal", "draws", "counts"] = "equal"
+    weighs: Weighing = "equal"
     draws: int = 0
     accumulates: bool = False
     packed: bool = False
@@ -365,7 +367,8 @@ class ByDraws:
     """Weights by draws: each client's value is weighted by how often the client was drawn, which is public.
 
         >>> from securefl.algorithm import ByDraws, ValueSpec
-        >>> ByDraws({3: 2, 7: 1}).weight(3, ValueSpec(name="model", reduction="sum", reveals="a model"))
+        >>> model = ValueSpec(name="model", reduction="sum", reveals="a model")
+        >>> ByDraws({3: 2, 7: 1}).whole_weight((3,), model)
         0.6666666666666666
 
     Weights are whole numbers that all clients of the cohort see. A server that could set one weight to 1 and
@@ -381,15 +384,12 @@ class ByDraws:
         if not self.draws or min(self.draws.values()) < 1:
             raise LocalProtocolError(f"Expected at least one draw of each client, got {dict(self.draws)}.")
 
-    def weight(self, client: int, spec: ValueSpec) -> float:
-        """The client's draws over all draws, K. With a sensitivity: over the most draws of any one client.
-
-        The noise is sized for a weight of 1, so division by K would shrink the values and not the noise.
-        """
-        return self.whole_weight((client,), spec)
-
     def whole_weight(self, clients: Sequence[int], spec: ValueSpec) -> float:
-        """The sum of the weights of these clients."""
+        """The sum of the weights of these clients: each one's draws over all draws, K.
+
+        With a sensitivity it is over the most draws of any one client. The noise is sized for a weight of 1,
+        so division by K would shrink the values and not the noise.
+        """
         whole, most = sum(self.draws.values()), max(self.draws.values())
         return sum(draw_weight(self.draws[client], whole, most, spec) for client in clients)
 

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from securefl.algorithm.plan import Plan, Weighing
-from securefl.algorithm.queries import ValueSpec, draw_weight
+from securefl.algorithm.plan import Plan
+from securefl.algorithm.queries import ValueSpec, Weighing, draw_weight
 from securefl.core.cohort import heaviest_share, share_within
 from securefl.core.errors import ConfigError
 from securefl.core.messages import Cohort, Order

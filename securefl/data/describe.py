@@ -188,17 +188,16 @@ def _column(values: pd.Series[Any], cell: Cell, words: list[str]) -> tuple[dict[
     return found, f"{len(numbers) - len(known)} of {len(numbers)} values are missing."
 
 
-def _labels(values: pd.Series[Any], cell: Cell) -> tuple[Any, dict[str, Any] | None]:
-    """Propose the classes of a target and, for a regression, the declaration of its column."""
+def _labels(values: pd.Series[Any], cell: Cell) -> tuple[Any, NDArray[np.float64] | None]:
+    """Propose the classes of a target, 0 for a regression. Also its numbers, or None if it has words."""
     words = set(words_of(values)) - {""}
     try:
         numbers = numbers_of(values, cell)
     except DataError:
         return sorted(words), None
     known = numbers[~np.isnan(numbers)]
-    if len(words) <= MOST_LABELS and (known == np.round(known)).all():
-        return sorted(int(one) for one in np.unique(known)), None
-    return 0, _scale(known)
+    few = len(words) <= MOST_LABELS and (known == np.round(known)).all()
+    return sorted(int(one) for one in np.unique(known)) if few else 0, known
 
 
 def _labels_of_all(
@@ -214,17 +213,14 @@ def _labels_of_all(
             )
     (classes, _), *others = each.values()
     if others and (classes == 0 or len(classes) != 2 or any(own != classes for own, _ in others)):
-        try:
-            numbers = {name: numbers_of(frame[name], Cell(str(path), name)) for name in target}
-        except DataError:
+        if any(known is None for _, known in each.values()):
             raise ConfigError(
                 f"{path}: expected several targets with the same two classes, or of numbers, got others in "
                 f"{', '.join(target)}. Take one of them, or write each as 0 and 1."
-            ) from None
-        known = {name: own[~np.isnan(own)] for name, own in numbers.items()}
-        scales = {name: _scale(own) for name, own in known.items() if len(own)}
-        return 0, {name: scale for name, scale in scales.items() if scale}
-    return classes, {name: scale for name, (_, scale) in each.items() if scale}
+            )
+        classes = 0
+    scales = {name: _scale(known) for name, (_, known) in each.items() if classes == 0 and known is not None}
+    return classes, {name: scale for name, scale in scales.items() if scale}
 
 
 def _scale(known: NDArray[np.float64]) -> dict[str, Any] | None:

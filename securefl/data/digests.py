@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import Final
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,21 +87,19 @@ _GAS_TURBINE = _files(
     "{}",
 )
 
-GAS_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "AT": (-6.23, 37.10),
-        "AP": (985.85, 1036.56),
-        "AH": (24.08, 100.20),
-        "AFDP": (2.09, 7.61),
-        "GTEP": (17.70, 40.72),
-        "TIT": (1000.85, 1100.89),
-        "TAT": (511.04, 550.61),
-        "TEY": (100.02, 179.50),
-        "CDP": (9.85, 15.16),
-        "CO": (0.00, 44.10),
-        "NOX": (25.90, 119.91),
-    }
-)
+GAS_RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "AT": (-6.23, 37.10),
+    "AP": (985.85, 1036.56),
+    "AH": (24.08, 100.20),
+    "AFDP": (2.09, 7.61),
+    "GTEP": (17.70, 40.72),
+    "TIT": (1000.85, 1100.89),
+    "TAT": (511.04, 550.61),
+    "TEY": (100.02, 179.50),
+    "CDP": (9.85, 15.16),
+    "CO": (0.00, 44.10),
+    "NOX": (25.90, 119.91),
+}
 """Least and largest value of each variable, published by UCI (Gas Turbine CO and NOx Emission Data Set, data
 set 551, table of variables). Units: degrees C, mbar, %, mbar, mbar, degrees C, degrees C, MWh, bar and twice
 mg/m3. They are public constants and are not computed from the records. So scaling a record reads no other
@@ -139,17 +137,15 @@ _SHAKESPEARE = _files(
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
 )
 
-PINNED: Mapping[str, tuple[DataFile, ...]] = MappingProxyType(
-    {
-        "digits": (),  # ships inside scikit-learn
-        "mnist": _MNIST,
-        "fashion_mnist": _FASHION_MNIST,
-        "cifar10": _CIFAR10,
-        "gas_turbine": _GAS_TURBINE,
-        "qmnist": _MNIST + _WRITERS,
-        "shakespeare": _SHAKESPEARE,
-    }
-)
+PINNED: Final[Mapping[str, tuple[DataFile, ...]]] = {
+    "digits": (),  # ships inside scikit-learn
+    "mnist": _MNIST,
+    "fashion_mnist": _FASHION_MNIST,
+    "cifar10": _CIFAR10,
+    "gas_turbine": _GAS_TURBINE,
+    "qmnist": _MNIST + _WRITERS,
+    "shakespeare": _SHAKESPEARE,
+}
 
 NAMES = tuple(PINNED)
 """The names of the packaged data sets, which `securefl.data.load` accepts."""

@@ -60,15 +60,6 @@ def fetch(name: str, *, folder: Path | None = None) -> tuple[Path, ...]:
     """
     root = folder or data_folder()
     files = files_of(name)
-    fetch_files(name, files, root)
-    return tuple(verified(name, file, root) for file in files)
-
-
-def fetch_files(name: str, files: Sequence[DataFile], root: Path) -> None:
-    """Fetch those of `files` that are missing or damaged below `root`.
-
-    Raises DataError if a URL cannot be read, or sends other bytes than the published ones.
-    """
     # Files of one archive are neighbours in the lists, so `groupby` fetches the archive once.
     missing = [file for file in files if not _holds(root, file)]
     for url, group in itertools.groupby(missing, key=lambda file: file.url or ""):
@@ -79,6 +70,7 @@ def fetch_files(name: str, files: Sequence[DataFile], root: Path) -> None:
                 f"Expected to fetch data set {name!r} from {url} into {root}, got {problem!r}. "
                 "Try again, or put the file there by hand."
             ) from problem
+    return tuple(verified(name, file, root) for file in files)
 
 
 def _holds(root: Path, file: DataFile) -> bool:

@@ -310,7 +310,7 @@ def dominant_class(
 ) -> tuple[Index, ...]:
     """Give each client round(share * size) records of one class. The rest is uniform over the others.
 
-    sizes: records per client. The default is n // clients each.
+    sizes: records per client, as `normal_sizes` draws them. The default is n // clients each.
 
     No record is used twice, and no client has more of its dominant class than its share. A dominant class is
     drawn with probability proportional to its remaining records.
@@ -318,13 +318,9 @@ def dominant_class(
     Raises ConfigError if the classes have too few records.
     """
     n = len(labels)
+    _enough(n, clients)
     if sizes is None:
-        sizes = np.full(clients, n // clients if clients else 0)
-    if len(sizes) != clients or clients < 1 or sizes.min() < 1 or sizes.sum() > n:
-        raise ConfigError(
-            f"Expected {clients} client sizes of at least one record and at most {n} in all, "
-            f"got {len(sizes)} with sum {sizes.sum()}."
-        )
+        sizes = np.full(clients, n // clients)
     main = np.rint(share * sizes).astype(np.int64)
     classes, codes = np.unique(labels, return_inverse=True)
     favourite = _favourites(np.bincount(codes), main, rng)

@@ -93,7 +93,7 @@ class TestSums:
             for question in query.sums:
                 total = answers.totals[question.spec.name]
                 if isinstance(query.weights, ByDraws):
-                    weights = [query.weights.weight(k, question.spec) for k in answers.survivors]
+                    weights = [query.weights.whole_weight((k,), question.spec) for k in answers.survivors]
                     assert total.weight == sum(weights)
                 left = np.sum(watched.left(header, question.spec.name, answers), axis=0)
                 assert np.array_equal(total.value, left * question.spec.grid.step)

@@ -688,7 +688,7 @@ class Play:
         [question] = query.sums
         match query.weights:
             case ByDraws():
-                weight = query.weights.weight(client, question.spec)
+                weight = query.weights.whole_weight((client,), question.spec)
                 # Of a weight that the grid rounds to nothing, nothing is in the sum.
                 return weight if weight * question.spec.grid.limit >= 1 else 0.0
             case ByCount(total):

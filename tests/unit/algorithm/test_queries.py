@@ -44,8 +44,8 @@ def test_a_noised_value_is_weighted_by_the_most_draws() -> None:
     """Noise is sized for a weight of 1. Divided by all draws, values would shrink and noise would not."""
     draws = ByDraws({0: 3, 2: 1})
     noised = replace(STEP, sensitivity={("record", "add-remove"): 1.0})
-    assert [draws.weight(k, STEP) for k in (0, 2)] == [0.75, 0.25]
-    assert [draws.weight(k, noised) for k in (0, 2)] == [1.0, 1 / 3]
+    assert [draws.whole_weight((k,), STEP) for k in (0, 2)] == [0.75, 0.25]
+    assert [draws.whole_weight((k,), noised) for k in (0, 2)] == [1.0, 1 / 3]
 
 
 def test_a_linear_query_declares_its_releases() -> None:

@@ -10,13 +10,14 @@ import urllib.error
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from support.every import every
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.digests import CIFAR10_DECODED, PINNED, DataFile
-from securefl.data.fetching import fetch, fetch_files
+from securefl.data.fetching import fetch
 from securefl.data.files import cache_folder, data_folder, digest, verified
 from securefl.data.sources import load
 
@@ -41,7 +42,8 @@ class Net:
 
     def fetch(self, root: Path, *answers: bytes, files: tuple[DataFile, ...] = (FILE,)) -> None:
         self.answers, self.asked = list(answers), []
-        fetch_files("set", files, root)
+        with mock.patch("securefl.data.fetching.files_of", return_value=files):
+            fetch("set", folder=root)
 
 
 @pytest.fixture(autouse=True)

@@ -215,13 +215,7 @@ def test_dominant_clients_may_have_sizes() -> None:
 
 @every(
     ("clients", "share", "sizes", "expected"),
-    [
-        (2, 0.6, np.array([3000, 3000]), "dominant class"),
-        (2, 0.1, np.array([10]), "2 client sizes"),
-        (2, 0.1, np.array([10, 0]), "at least one record"),
-        (2, 0.1, np.array([5000, 5000]), "at most 6000"),
-        (0, 0.5, None, "0 client sizes"),
-    ],
+    [(2, 0.6, np.array([3000, 3000]), "dominant class"), (0, 0.5, None, "at least one client")],
 )
 def test_impossible_dominant_requests_are_refused(
     clients: int, share: float, sizes: np.ndarray | None, expected: str

@@ -31,6 +31,7 @@ from securefl.mechanisms.charges import Protection
 from securefl.protocols.adaptive_clipping import BIT, NORM, Adaptive
 from securefl.protocols.averaging import Momentum, Replace
 from securefl.protocols.contributions import UNSAMPLED
+from securefl.protocols.parts import ServerContext
 from securefl.study.composition import compositions
 from securefl.study.config import Study, parse
 from securefl.study.forecast import final_epsilon, forecast, lines
@@ -170,10 +171,13 @@ def advanced(
     query = CohortQuery(
         cohort=(*range(9),), broadcast=start.broadcast, weights=ByDraws(dict.fromkeys(range(9), 1))
     )
-    turn = part.advance(
-        server or Replace(), start, query, Population(clients=9, seconds=np.ones(9)), number, None,  # type: ignore[arg-type]
-        part.contributions(UNSAMPLED),
-    )  # fmt: skip
+    inputs = ServerContext(
+        population=Population(clients=9, seconds=np.ones(9)),
+        number=number,
+        rng=np.random.default_rng(0),
+        contributions=part.contributions(UNSAMPLED),
+    )
+    turn = part.advance(server or Replace(), start, query, inputs)
     asked, answered = next(turn), round(within + clipped)
     assert asked.public[BOUND].tolist() == [bound]
     value = np.r_[np.full(len(start.broadcast), 0.01), BIT * (within - clipped)]

@@ -69,7 +69,7 @@ class Clients:
         if isinstance(query.weights, ByCount):
             shares = [SIZES[k] / query.weights.total for k in there]
         else:
-            shares = [query.weights.weight(k, question.spec) for k in there] if query.weights else []
+            shares = [query.weights.whole_weight((k,), question.spec) for k in there] if query.weights else []
         step = sum((share * (k + 1) for k, share in zip(there, shares, strict=True)), 0.0)
         return Total(np.full(question.size, step), sum(shares))
 
@@ -108,8 +108,8 @@ def test_full_and_partial_shares() -> None:
     for draws, plain, scaled in [({0: 1, 3: 1}, 0.5, 1.0), ({0: 3, 3: 1}, 0.75, 1.0)]:
         found = weights("partial", draws, state)
         assert isinstance(found, ByDraws)
-        assert (found.weight(0, UPDATE), found.weight(0, bounded)) == (plain, scaled)
-        assert found.weight(3, bounded) == pytest.approx(1 / draws[0])
+        assert (found.whole_weight((0,), UPDATE), found.whole_weight((0,), bounded)) == (plain, scaled)
+        assert found.whole_weight((3,), bounded) == pytest.approx(1 / draws[0])
     full, partial = (
         CohortQuery(cohort=(0,), broadcast=state.broadcast, weights=own)
         for own in (ByCount(100), ByDraws({0: 1}))

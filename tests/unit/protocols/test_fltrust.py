@@ -16,7 +16,7 @@ from support.private_studies import DPSGD
 from support.tiny_he import pad_holder, pad_request, pad_score, pad_server
 from support.tiny_study import run, spied, study, text, world
 
-from securefl.algorithm.clients import ClientContext, ClientFunction
+from securefl.algorithm.clients import ClientContext, ClientFunction, Population
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Schedule, Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
@@ -37,6 +37,7 @@ from securefl.protocols.fltrust import (
     direction,
     trust_weights,
 )
+from securefl.protocols.parts import ServerContext
 from securefl.study.config import parse
 from securefl.study.packaged import packaged
 from securefl.training.vector import to_vector
@@ -193,7 +194,9 @@ def test_under_a_claim_no_number_of_the_server_s_records_is_refused(records: int
     few = replace(problem, server_x=problem.server_x[:records], server_y=problem.server_y[:records])
     algorithm: Any = of.arms[0].options.build(few)
     state = algorithm.start()
-    step = algorithm.part._own_step(state.broadcast, 1, np.random.default_rng(0))
+    population = Population(clients=4, seconds=np.ones(4))
+    here = ServerContext(population=population, number=1, rng=np.random.default_rng(0), contributions=())
+    step = algorithm.part._own_step(state.broadcast, here)
     assert step.any() == (records > 0)
     assert np.isnan(algorithm.evaluate(state, ()).accuracy) == (records <= 100)
 

@@ -25,6 +25,7 @@ from securefl.protocols.adds.part import Subnets, quotient
 from securefl.protocols.averaging import weights
 from securefl.protocols.client_state import digest_of
 from securefl.protocols.contributions import Sampling
+from securefl.protocols.parts import ServerContext
 from securefl.training.private_steps import DPSGD
 
 COHORT = {0: 1, 1: 1, 2: 1}
@@ -66,7 +67,7 @@ class Clients:
             value = contribution.compute(own)
             assert value.new_state is not None
             self.jobs[k] = replace(self.jobs[k], kept=value.new_state)
-            weight = query.weights.weight(k, question.spec)  # type: ignore[union-attr]
+            weight = query.weights.whole_weight((k,), question.spec)  # type: ignore[union-attr]
             total += question.spec.grid.quantise(value.floats(), weight)
         return Answers(
             survivors=there, totals={question.spec.name: query.total(question, total, there)}, per_client={}
@@ -75,7 +76,9 @@ class Clients:
 
 def gathered(own: Subnets, clients: Clients, fewest: int = 1) -> tuple[NDArray[Any] | None, Answers]:
     population = Population(clients=4, seconds=np.ones(4), fewest=lambda cohort: fewest)
-    turn = own.gather(asked(own), population, np.random.default_rng(0), own.contributions(Sampling()))
+    rng, contributions = np.random.default_rng(0), own.contributions(Sampling())
+    here = ServerContext(population=population, number=1, rng=rng, contributions=contributions)
+    turn = own.gather(asked(own), here)
     try:
         answers = clients.answer(next(turn))
         while True:
