@@ -34,10 +34,10 @@ from securefl.training.vector import (
     kept_statistics,
     load_statistics,
     loaded,
+    positions,
     running_statistics,
     statistics_vector,
     to_vector,
-    trained_state,
 )
 
 _MOST_CODES: Final = 2**31
@@ -152,17 +152,9 @@ class Problem:
         Returns:
             int64 each. Empty for a model without batch norm.
         """
-        own, found, at = (
-            running_statistics(self.layers),
-            ([np.empty(0, np.int64)], [np.empty(0, np.int64)]),
-            0,
-        )
-        for name, entry in trained_state(self.layers).items():
-            if name in own:
-                for places in found[: 1 + name.endswith("running_var")]:
-                    places.append(np.arange(at, at + entry.numel()))
-            at += entry.numel()
-        return np.concatenate(found[0]), np.concatenate(found[1])
+        own = running_statistics(self.layers)
+        variances = [name for name in own if name.endswith("running_var")]
+        return positions(self.layers, own), positions(self.layers, variances)
 
     @cached_property
     def frozen(self) -> int:
