@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.columns import Named, key_of, listed
@@ -25,7 +25,7 @@ from securefl.data.layout import Arrays
 from securefl.data.schema import Schema, frame_of
 from securefl.data.tables import LARGEST, npy, read_records
 from securefl.storage.inputs import opened, require_size, shown
-from securefl.storage.own_code import Namer, importable, located, names_code
+from securefl.storage.own_code import Namer, located, names_code, running
 from securefl.storage.own_code import load as load_code
 from securefl.storage.texts import read_text, toml
 from securefl.training import trained
@@ -204,13 +204,8 @@ def records_of(data: str, namer: Namer) -> object:
 def _made(name: str, namer: Namer) -> Any:
     place = located(name, Path.cwd(), namer)
     made = load_code(place)
-    try:
-        with importable(place):
-            return made() if callable(made) else made
-    except SecureFLError:
-        raise
-    except (Exception, SystemExit) as error:  # the caller's own code: it can raise any error, or exit
-        raise DataError(f"{name}: expected records, got {type(error).__name__}: {error}. Mend it.") from error
+    with running(place, f"{name}: expected records", error=DataError):
+        return made() if callable(made) else made
 
 
 def _bare(found: Any) -> object:

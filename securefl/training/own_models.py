@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from math import prod
@@ -29,7 +29,7 @@ from torch.nn.parameter import UninitializedParameter
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
-from securefl.storage.own_code import CodePlace, importable, names_code
+from securefl.storage.own_code import CodePlace, names_code, running
 from securefl.training.devices import in_mode
 from securefl.training.exported import MOST_PARAMETERS
 from securefl.training.heads import TrainedNames, named_layer
@@ -156,15 +156,9 @@ class OwnModel(Architecture):
         if isinstance(self.factory, nn.Module):
             return copy.deepcopy(self.factory)
         given, named = self._arguments(shape, outputs)
-        try:
-            with nullcontext() if self.place is None else importable(self.place):
-                model = self.factory(*given, **named)
-        # The factory is the study's own code: it can raise any exception, and call sys.exit as scripts do.
-        except (Exception, SystemExit) as error:
-            raise ConfigError(
-                f"Expected {self.name} to make a model for records of shape {shape} and {outputs} outputs, "
-                f"got {type(error).__name__}: {error}. Correct it, or its [model.options]."
-            ) from error
+        expected = f"Expected {self.name} to make a model for records of shape {shape} and {outputs} outputs"
+        with running(self.place, expected, "Correct it, or its [model.options]."):
+            model = self.factory(*given, **named)
         if not isinstance(model, nn.Module):
             raise ConfigError(f"Expected {self.name} to return an nn.Module, got {type(model).__name__}.")
         return model
