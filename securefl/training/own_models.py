@@ -30,6 +30,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.storage.own_code import CodePlace, names_code, running
+from securefl.training.alone import same
 from securefl.training.devices import in_mode
 from securefl.training.exported import MOST_PARAMETERS
 from securefl.training.heads import TrainedNames, named_layer
@@ -257,7 +258,7 @@ def require_same(name: str, first: nn.Module, second: nn.Module) -> None:
         )
     _require_plain(name, first)
     own, other = first.state_dict(), second.state_dict()
-    if own.keys() != other.keys() or any(not _same(own[key], other[key]) for key in own):
+    if own.keys() != other.keys() or any(not same(own[key], other[key]) for key in own):
         raise ConfigError(
             f"Expected {name} to make the same model from the same seed, got two. Let it draw from torch's "
             "generator alone, without a seed of its own or a clock."
@@ -300,7 +301,7 @@ def _reads_codes(model: nn.Module, shape: tuple[int, ...]) -> bool:
     def takes(kind: torch.dtype) -> bool:
         # Not of zeros alone: of padding alone, attention may have no output.
         try:
-            model(_varied(torch.zeros((1, *shape), dtype=kind)))
+            model(varied(torch.zeros((1, *shape), dtype=kind)))
         except Exception:  # the model is the caller's code: it can raise any exception
             return False
         return True
@@ -317,7 +318,7 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
     Raises ConfigError if an output has a wrong shape or type, the layer does not exist, a buffer changes, or
     results do not repeat.
     """
-    rows = _varied(blank)
+    rows = varied(blank)
     with _still(name, model):
         with in_mode(model, training=False):
             _require_outputs(name, passed(name, model, blank), 1, outputs)
@@ -325,7 +326,7 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
             values = passed(name, model, rows)
             _require_outputs(name, values, _ROWS, outputs)
             again = passed(name, model, rows)
-            if not torch.equal(before, torch.get_rng_state()) or not _same(values, again):
+            if not torch.equal(before, torch.get_rng_state()) or not same(values, again):
                 raise ConfigError(
                     f"Expected {name} to give the same outputs again in evaluation, got two that differ. "
                     "Draw at random in training mode alone, as nn.Dropout does."
@@ -337,12 +338,12 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
     return Found(layer=layer or profiled_layer(model), draws=draws)
 
 
-def _varied(blank: Tensor) -> Tensor:
-    """Records (2, *shape) like `blank` with numbers from 0 to 1, or with the codes 0 and 1."""
+def varied(blank: Tensor, rows: int = _ROWS) -> Tensor:
+    """Records (rows, *shape) like `blank` with numbers from 0 to 1, or with the codes 0 and 1."""
     # On zeros, a running mean or maximum would stay zero, and the test would not see it change.
-    entries = torch.arange(_ROWS * blank.numel())
+    entries = torch.arange(rows * blank.numel())
     values = entries / (len(entries) - 1) if blank.is_floating_point() else entries % 2
-    return values.to(blank.dtype).reshape(_ROWS, *blank.shape[1:])
+    return values.to(blank.dtype).reshape(rows, *blank.shape[1:])
 
 
 def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
@@ -352,7 +353,7 @@ def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
     if not values.requires_grad:
         raise ConfigError(f"Expected outputs of {name} that depend on its parameters, got ones that do not.")
     torch.set_rng_state(before)
-    if not _same(values, passed(name, model, rows)):
+    if not same(values, passed(name, model, rows)):
         raise ConfigError(
             f"Expected {name} to draw from torch's generator alone in training, got other outputs from one "
             "state of it. Remove other generators, and state that is kept from one pass to the next."
@@ -365,14 +366,8 @@ def passed(name: str, model: nn.Module, rows: Tensor) -> Tensor:
     try:
         found: object = model(rows)
     except Exception as error:  # the model is the caller's code: it can raise any exception
-        if isinstance(error, TypeError) and len(needs := _needs(model)) > 1:
-            raise ConfigError(
-                f"Expected a `forward` of {name} that takes one tensor of records, got one that needs "
-                f"{', '.join(needs)}. Put all inputs into one record and cut it in `forward`, such as "
-                "a, b = x[:, :3], x[:, 3:]."
-            ) from error
         raise ConfigError(
-            f"Expected {name} to take records of shape {tuple(rows.shape[1:])}, got "
+            f"Expected {name} to take one tensor of records of shape {tuple(rows.shape[1:])}, got "
             f"{type(error).__name__}: {error}. Correct the model, or its [model.options]."
         ) from error
     if not isinstance(found, Tensor):
@@ -400,13 +395,6 @@ def puts_out_shares(model: nn.Module, rows: Tensor) -> bool:
     return True
 
 
-def _needs(model: nn.Module) -> list[str]:
-    """The inputs without which the model's `forward` cannot be called, by name."""
-    given = inspect.signature(model.forward).parameters.values()
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [one.name for one in given if one.default is one.empty and one.kind in named]
-
-
 def _require_outputs(name: str, values: Tensor, rows: int, outputs: int) -> None:
     if values.shape != (rows, outputs) or values.dtype != torch.float32:
         raise ConfigError(
@@ -428,7 +416,7 @@ def _still(name: str, model: nn.Module) -> Iterator[None]:
     before = {key: entry.clone() for key, entry in entries().items()}
     yield
     after = entries()
-    moved = [key for key, entry in after.items() if key not in before or not _same(entry, before[key])]
+    moved = [key for key, entry in after.items() if key not in before or not same(entry, before[key])]
     if moved or len(after) < len(before):
         raise ConfigError(
             f"Expected nothing to change in {name} but parameters in training and the statistics of batch "
@@ -443,13 +431,6 @@ def _statistics(model: nn.Module) -> set[str]:
         (name, own) for name, own in model.named_modules() if isinstance(own, _BatchNorm | _InstanceNorm)
     ]
     return {key for name, own in norms for key, _ in own.named_buffers(name, recurse=False)}
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    # nan differs from itself, so it is replaced first.
-    return bool(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)))
 
 
 def profiled_layer(model: nn.Module) -> str | None:
