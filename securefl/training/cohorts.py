@@ -122,7 +122,6 @@ class Batched:
 
     def __init__(self, rest: Trainer, slots: int = SLOTS) -> None:
         self._rest, self.slots = rest, slots
-        self._stackable: dict[Problem, bool] = {}
         self._tried: set[tuple[Problem, int]] = set()
 
     def __call__(self, fits: Sequence[TrainingJob]) -> list[TrainingResult]:
@@ -186,9 +185,7 @@ class Batched:
     def _alike(self, fit: TrainingJob) -> Hashable:
         """The key that fits must share to run side by side. None if a fit must run alone, as on a GPU."""
         problem, x, y = fit.problem, fit.context.x, fit.context.y
-        if problem not in self._stackable:
-            self._stackable[problem] = not why_alone(problem)
-        if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
+        if why_alone(problem) or (fit.under_head and problem.model.hidden == ()):
             return None
         # The training that runs alone raises the error.
         if fit.turns > 1 or fit.model.shape != problem.initial.shape:

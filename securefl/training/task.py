@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from securefl.algorithm.clients import Evaluation
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
+from securefl.core.ranges import Probability, Ranged
 from securefl.data.dataset import Task
 from securefl.training.devices import Hardware
 from securefl.training.evaluation import evaluate
@@ -346,7 +347,7 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Bodies:
+class Bodies(Ranged):
     """The body of each client: the first `shorter` * N have one without the first hidden dense layer.
 
     All clients have the same head. A client's body is public: it depends on the client's number, not on
@@ -354,11 +355,7 @@ class Bodies:
     """
 
     problem: Problem
-    shorter: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.shorter <= 1:
-            raise ValueError(f"Expected 0 <= shorter <= 1, got {self.shorter}.")
+    shorter: Probability = 0.0
 
     def of(self, client: int) -> Problem:
         """The problem with this client's body."""
