@@ -406,7 +406,7 @@ def fit_privately(fits: Sequence[TrainingJob], slots: int) -> list[TrainingResul
             [(x.flatten(1), y) for x, y in columns],
             [fit.context.source or Source() for fit in fits],
             lambda batches: stack.layout.rows(clipped_sums(stack, batches, config)),
-            stack.layout.flat,
+            lambda rows: stack.layout.place([*rows.numpy()]),
         )
         fine = stack.finite().tolist()
         return [

@@ -75,7 +75,7 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
 
     brought: whether a caller in Python passes the model. Keys that choose a packaged model are dropped then.
 
-    Raises ConfigError if `kind` names no model, and for settings of packaged models beside another one.
+    Raises ConfigError if `kind` names no model.
     """
     if not isinstance(table, dict):
         return ModelConfig, table
@@ -90,13 +90,6 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
             f"[model] `kind`: Expected one of {', '.join(map(repr, known))}, or a class or function as "
             f"`module:name`, got {kind!r}{near(kind, known)}."
         )
-    for key in ("hidden", "width", "dropout", "augment"):
-        if key in table:
-            raise ConfigError(
-                f"[model] Expected no `{key}` for {'a model from Python' if brought else f'`{kind}`'}, got "
-                "it: packaged models alone have it. Leave it out; your model draws in its own code, such as "
-                "by nn.Dropout, and an option that it takes stands under [model.options]."
-            )
     return OwnModelSection, table
 
 

@@ -203,8 +203,7 @@ class Stack:
 
 def _where(there: Tensor | None, of: Tensor) -> Tensor:
     """(slots, rows, values), with zeros in rows without a record."""
-    # A bitwise and, which turns nan into zero too.
-    return of if there is None else of.view(torch.int32).bitwise_and(there.int().neg_()).view(of.dtype)
+    return of if there is None else of.masked_fill(there == 0, 0.0)  # nan too
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -287,7 +286,7 @@ class Layout:
         return made
 
     def place(self, vectors: Sequence[Float32s]) -> Tensor:
-        """A flat tensor with these models (d,) in the first slots, and zeros in the others."""
+        """A flat tensor with these models (d,) in the first slots, and zeros in the others: undoes `rows`."""
         made, at = torch.empty(self.length), 0
         for layer, size in zip(self.layers(made), self.sizes, strict=True):
             if len(vectors) < self.slots or size != _even(size):
@@ -304,15 +303,6 @@ class Layout:
         """A copy of all slots' models in the order of `to_vector`, (slots, d), from a flat tensor."""
         parts = (part for layer in self.layers(of) for part in layer.parts())
         return torch.cat([part.flatten(1) for part in parts], 1)
-
-    def flat(self, rows: Tensor) -> Tensor:
-        """The flat tensor of models (slots, d): the inverse of `rows` for all slots."""
-        made = rows.new_zeros(self.length)
-        parts = [part for layer in self.layers(made) for part in layer.parts()]
-        pieces = torch.split(rows, [part[0].numel() for part in parts], dim=1)
-        for part, own in zip(parts, pieces, strict=True):
-            part.copy_(own.view(part.shape))
-        return made
 
 
 def _even(size: tuple[int, int]) -> tuple[int, int]:

@@ -25,7 +25,7 @@ def test_models_come_back_as_they_were_placed(
     rows = layout.rows(flat)
     np.testing.assert_array_equal(rows[:models], vectors)
     assert not rows[models:].any()
-    assert torch.equal(layout.flat(rows), flat)
+    assert torch.equal(layout.place([*rows.numpy()]), flat)
     assert torch.count_nonzero(flat) == models * length, "zeros behind the rows, and in the other slots"
 
 
