@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -89,7 +90,9 @@ class Stack:
         placed = whole.place(vectors)
         self._layers, self.values = whole.layers(placed), placed[: self.layout.length]
         # As arrays, since torch takes longer to make views than to copy such short vectors.
-        self._arrays = [part.numpy() for layer in self._layers for part in layer.parts()]
+        self._arrays: list[NDArray[np.float32]] = [
+            part.numpy() for layer in self._layers for part in layer.parts()
+        ]
         self._masks: Sequence[Tensor] = ()
         self._gradient: tuple[Tensor, list[Layer]] | None = None
 
