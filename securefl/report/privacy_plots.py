@@ -34,9 +34,9 @@ _LEAST_DELTA: Final = 1e-10
 
 def finite_parties(metrics: pd.DataFrame) -> list[str]:
     """The parties against which an arm has a finite epsilon above 0."""
-    largest = metrics.groupby("arm")[[f"epsilon_{party}" for party in PARTIES]].max()
-    some = (np.isfinite(largest) & (largest > 0)).any()
-    return [party for party in PARTIES if some[f"epsilon_{party}"]]
+    largest = metrics.groupby("arm")[[f"epsilon_{party}" for party in PARTIES]].max().to_numpy()
+    some = (np.isfinite(largest) & (largest > 0)).any(axis=0)
+    return [party for party, one in zip(PARTIES, some, strict=True) if one]
 
 
 def epsilon(

@@ -298,7 +298,7 @@ def write(
             "notice": notice(page.name, private=apart),
             "private": apart,
         }
-        run_page.write(path, {**_compared(study, found, arms), **said})
+        files.write(path, run_page.render({**_compared(study, found, arms), **said}))
     return page
 
 
