@@ -41,7 +41,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from sys import intern
 from typing import Any
 
 import numpy as np
@@ -359,11 +358,6 @@ class Ledger(Budget[str]):
         where = "session = ? AND round = ? AND reserved > ? ORDER BY reserved"
         query = f"SELECT reserved, holder, stage, attempt, name, initial FROM releases WHERE {where}"
         return self._db.rows(query, (session, number, after))
-
-    def charges(self) -> list[tuple[int, str, str, str]]:
-        """Return (round, holder, name, charge) in order of reservation, with one text for equal ones."""
-        rows = self._db.rows("SELECT round, holder, name, charge FROM releases ORDER BY reserved")
-        return [(number, *map(intern, texts)) for number, *texts in rows]
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return (holder, session, round, stage, attempt, name, charge, state, at) in order of reservation.

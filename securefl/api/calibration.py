@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
-from securefl.api.arguments import number, whole
+from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError
 from securefl.dp import calibration
 from securefl.dp.calibration import Method
 
 
+@checked
 def calibrate(
     epsilon: float,
     delta: float,
@@ -47,11 +46,9 @@ def calibrate(
         The deviation, in the units of `sensitivity`. For DP-SGD, over the clipping norm.
 
     Raises:
-        ConfigError: a value is out of range, the conditions of "paper" do not hold, or only one of
-            `sampling_rate` and `steps` is given.
+        ConfigError: a value is of another type or out of range, the conditions of "paper" do not hold, or
+            only one of `sampling_rate` and `steps` is given.
     """
-    if method not in get_args(Method):
-        raise ConfigError(f"Expected method among {', '.join(get_args(Method))}, got {method!r}.")
     if (sampling_rate is None) != (steps is None):
         given, lacking = ("sampling_rate", "steps") if steps is None else ("steps", "sampling_rate")
         raise ConfigError(
@@ -64,16 +61,5 @@ def calibrate(
                 "Expected neither `releases`, `sensitivity` nor `method` with `sampling_rate`, got one: "
                 "DP-SGD counts `steps`, and its clipping norm is the sensitivity. Leave it out."
             )
-        return calibration.training_noise(
-            number("epsilon", epsilon),
-            number("delta", delta),
-            sampling_rate=number("sampling_rate", sampling_rate),
-            steps=whole("steps", steps),
-        )
-    return calibration.sigma(
-        number("epsilon", epsilon),
-        number("delta", delta),
-        releases=whole("releases", releases),
-        sensitivity=number("sensitivity", sensitivity),
-        method=method,
-    )
+        return calibration.training_noise(epsilon, delta, sampling_rate=sampling_rate, steps=steps)
+    return calibration.sigma(epsilon, delta, releases=releases, sensitivity=sensitivity, method=method)

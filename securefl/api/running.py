@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from securefl.accounting.figures import in_words
-from securefl.api.arguments import path_of, whole
+from securefl.api.arguments import path_of
 from securefl.api.studies import Given, study_from
+from securefl.core.arguments import checked
 from securefl.core.errors import ConfigError
 from securefl.core.logs import logger
 from securefl.core.memory import searches_apart
@@ -149,12 +150,13 @@ class Run:
         self._taken(arm, seed, client).write(file)
         return file
 
+    @checked
     def test_records(self, seed: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
         """The x and y for measuring accuracy: the server's records under a seed, by default the first.
 
         x is as `Trained.predict` reads it. y has labels, or values in the table's units, as it gives them.
         """
-        chosen = _seed(self.study, seed)
+        chosen = self.study.seed_of(seed)
         splits = split_key.of_run(self.study, self.folder, began=True).splits(self.study, chosen)
         here = world.build(self.study, chosen, Hardware(), splits=splits)
         # A model scales the arrays that it is given by itself (`[data] scaling`).
@@ -165,13 +167,10 @@ class Run:
         several = here.problem.kind == "multi-label"
         return x, here.schema.classes(2 if several else here.problem.outputs)[y.astype(np.int64)]
 
+    @checked
     def _taken(self, arm: str | None, seed: int | None, client: int | None) -> Taken:
-        names = [own.name for own in self.study.arms]
-        if not isinstance(arm, str | None) or (arm is None and len(names) > 1):
-            raise ConfigError(f"Expected the name of an arm, which of {', '.join(names)}, got {arm!r}.")
-        chosen = [_whole("seed", seed), _whole("client", client)]
         with one_thread():
-            return taken(self.study, self.folder, names[0] if arm is None else arm, *chosen)
+            return taken(self.study, self.folder, arm, seed, client)
 
     def __repr__(self) -> str:
         return f"Run({self.study.study.name!r} in {str(self.folder)!r})"
@@ -295,11 +294,6 @@ def _callbacks(given: Callback | Sequence[Callback]) -> tuple[Callback, ...]:
     return tuple(found)
 
 
-def _whole(what: str, value: object) -> int | None:
-    """A whole number, or None."""
-    return None if value is None else whole(what, value)
-
-
 def console_of(progress: bool | None) -> Console:
     """The console that shows progress: on stderr, or below the cell of a notebook."""
     from rich.console import Console
@@ -322,9 +316,3 @@ def going_on(folder: Path) -> Iterator[None]:
     except Interrupted as interrupted:
         interrupted.add_note(f"Finished rounds are kept in {folder}. Make the same call to resume.")
         raise
-
-
-def _seed(study: Study, seed: int | None) -> int:
-    if _whole("seed", seed) is not None and seed not in study.study.seeds:
-        raise ConfigError(f"Expected a seed among {', '.join(map(str, study.study.seeds))}, got {seed}.")
-    return study.study.seeds[0] if seed is None else seed

@@ -12,9 +12,9 @@ import numpy as np
 from securefl.accounting.named_ledger import Id
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import PerClient, Schedule, Value, ValueSpec
-from securefl.api.arguments import number, whole
 from securefl.api.ledgers import ask
 from securefl.api.vectors import named
+from securefl.core.arguments import checked
 from securefl.core.draws import sample_without_replacement
 from securefl.core.errors import ConfigError, DataError, ProtocolError
 from securefl.dp.moments import MeanVariance
@@ -47,6 +47,8 @@ class Selected:
     epsilon: Mapping[str, float]
 
 
+# It checks `rng` too: if the draw failed behind the scores, these would be spent in vain.
+@checked
 def select_by_profile(
     profiles: Mapping[Any, ProfileLike] | Sequence[ProfileLike],
     baseline: ProfileLike,
@@ -100,22 +102,19 @@ def select_by_profile(
         The selected clients with all scores and reasons.
 
     Raises:
-        ConfigError: the count is above the number of clients, or the bounds would change the baseline.
+        ConfigError: an argument is of another type, the count is above the number of clients, or the bounds
+            would change the baseline.
         DataError: profiles are not valid, or have different lengths.
         BudgetExceeded: the ledger does not bear the scores. No score left.
         ProtocolError: no client has a score.
     """
     given = {name: _plain(name, own) for name, own in named(profiles, "profiles").items()}
     middle = _plain("the baseline", baseline)
-    _require(given, middle, count, alpha, scores)
-    _require_kinds(rng, bounds)
-    if (max_releases := whole("max_releases", max_releases)) < 1:
+    _require(given, middle, count, alpha)
+    if max_releases < 1:
         raise ConfigError(f"Expected max_releases of 1 or more, got {max_releases}.")
     if ledger is not None and delta is None:
         raise ConfigError("Expected `delta` with a ledger, since it is one of the ledger's terms.")
-    for what, given_number in {"delta": delta, "budget": budget}.items():
-        if given_number is not None:
-            number(what, given_number)
     if budget is not None and ledger is None:
         raise ConfigError("Expected `ledger` with `budget`: without a ledger charges do not add up.")
     options = Options(bounds=bounds or Bounds(weight=1024), anchor=anchor)
@@ -177,27 +176,13 @@ def _plain(name: Id, own: ProfileLike) -> MeanVariance:
     raise DataError(f"{name}: expected a Profile, or a pair of mean and variance, got {type(own).__name__}.")
 
 
-def _require(
-    given: Mapping[Id, MeanVariance], middle: MeanVariance, count: int, alpha: float, scores: str
-) -> None:
-    if not 1 <= whole("count", count) <= len(given):
+def _require(given: Mapping[Id, MeanVariance], middle: MeanVariance, count: int, alpha: float) -> None:
+    if not 1 <= count <= len(given):
         raise ConfigError(f"Expected a count from 1 to {len(given)}, the number of clients, got {count}.")
-    if scores not in ("ckks", "pads"):
-        raise ConfigError(f"Expected scores as 'ckks' or 'pads', got {scores!r}.")
-    if not abs(number("alpha", alpha)) <= _STEEPEST:
+    if not abs(alpha) <= _STEEPEST:
         raise ConfigError(f"Expected a finite alpha within +-{_STEEPEST:g}, got {alpha}.")
     for name, own in given.items():
         if len(own) != len(middle):
             raise DataError(
                 f"Expected profiles of {len(middle)} elements, as the baseline has, got {len(own)} of {name}."
             )
-
-
-def _require_kinds(rng: object, bounds: object) -> None:
-    # Checked before any score is released: if the draw failed later, the scores would be spent in vain.
-    if not isinstance(rng, np.random.Generator):
-        raise ConfigError(
-            f"Expected `rng` as a numpy Generator, got {type(rng).__name__}: np.random.default_rng(seed)."
-        )
-    if not isinstance(bounds, Bounds | None):
-        raise ConfigError(f"Expected `bounds` as Bounds or None, got {type(bounds).__name__}.")

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from securefl.accounting.named_ledger import Id
 from securefl.algorithm.plan import NO_NOISE, Plan
 from securefl.algorithm.queries import Sum, Value, ValueSpec
-from securefl.api.arguments import number, whole
 from securefl.api.ledgers import ask
 from securefl.api.vectors import Vectors, vectors
+from securefl.core.arguments import checked
 from securefl.core.errors import BudgetExceeded, ConfigError, DataError, ProtocolError
 from securefl.core.grid import Grid
 from securefl.mechanisms.charges import Protection
@@ -56,8 +56,9 @@ class MaskedSum:
     error: float
 
 
+@checked
 def masked_sum(
-    vectors_of: Mapping[Any, ArrayLike] | Sequence[ArrayLike],
+    vectors_of: Mapping[Any, ArrayLike] | Sequence[ArrayLike] | NDArray[Any],
     *,
     corrupt: float,
     min_honest: int,
@@ -118,13 +119,7 @@ def masked_sum(
         ProtocolError: too many clients fell silent. No sum was opened; charges stay.
     """
     given = vectors(vectors_of)
-    whole("min_honest", min_honest)
     trust = {"corrupt": corrupt, "dropout": dropout, "max_client_weight": max_client_weight}
-    for what, value in {**trust, "noise_multiplier": noise_multiplier}.items():
-        number(what, value)
-    for what, chosen in {"bound": bound, "clip": clip, "delta": delta, "budget": budget}.items():
-        if chosen is not None:
-            number(what, chosen)
     spec = _sends(given, bound, clip, noise_multiplier)
     plan = _plan(given, noise_multiplier, delta, budget, ledger, min_honest=min_honest, **trust)
     if not isinstance(silent, Collection) or isinstance(silent, str):

@@ -13,7 +13,7 @@ from securefl.accounting.named_ledger import Id
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.in_memory import array_of
 
-Named = Mapping[Any, Any] | Sequence[Any]
+Named = Mapping[Any, Any] | Sequence[Any] | NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ def _is_list(of: object) -> bool:
     return isinstance(of, Sequence) and not isinstance(of, str | bytes)
 
 
-def vectors(of: Mapping[Any, ArrayLike] | Sequence[ArrayLike]) -> Vectors:
+def vectors(of: Named) -> Vectors:
     """Check vectors. Raises DataError for several shapes, empty vectors, and entries that are not finite."""
     given = named(of, "vectors")
     if len(given) < 2:

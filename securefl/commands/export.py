@@ -9,7 +9,6 @@ import click
 from securefl.commands.choices import NEW_FILE, PATH, with_json
 from securefl.commands.printing import echo, echo_json
 from securefl.commands.telling import with_run_code
-from securefl.core.errors import ConfigError
 from securefl.core.lazy import loading
 
 
@@ -57,11 +56,8 @@ def export(
     require_kind(out)
     study = study_of(folder, trusted=trusted)
     require_no_code(study, run_code)
-    if arm is None and len(study.arms) > 1:
-        names = ", ".join(own.name for own in study.arms)
-        raise ConfigError(f"Expected --arm, which of {names}, got none.")
     with one_thread():
-        found = taken(study, folder, arm or study.arms[0].name, seed, client)
+        found = taken(study, folder, arm, seed, client)
     found.write(out)
     if as_json:
         echo_json(found.card, 2)

@@ -121,18 +121,15 @@ def init(
         raise click.UsageError("Name one of --client N, --key-holder and --server.")
     single_thread()
     found = find(study, trusted)
-    chosen = found.study.seeds[0] if seed is None else seed
-    if chosen not in found.study.seeds:
-        raise ConfigError(f"Expected one of the study's seeds {found.study.seeds}, got {chosen}.")
     part = folders.PartyOptions(
         name="server" if server else "key-holder" if client is None else client_name(client),
-        arm=folders.arm_of(found, arm),
-        seed=chosen,
+        arm=found.arm_of(arm),
+        seed=found.seed_of(seed),
         counter=counter,
         records=records,
         sessions=sessions,
     )
-    made = PartyStudy.of(found, part.arm, chosen)
+    made = PartyStudy.of(found, part.arm, part.seed)
     if client is not None:
         _agree(made.plan, stated, yes)
     content = (folders.renew if again else folders.init)(folder, made, part)

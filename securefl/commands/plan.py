@@ -124,7 +124,7 @@ def _sweep(found: Sweep, workers: int, console: Console, as_json_: bool) -> None
     outside: tuple[str, ...] = ()
     if able:
         # As a sweep's worker runs it: a cell has no workers of its own.
-        study = replace(able[0].study, runtime=replace(able[0].study.runtime, workers=1))
+        study = replace(able[0].study, runtime=able[0].study.runtime.here)
         here = world.build(study, study.study.seeds[0])
         outside, forecasts = here.marks.outside, _rehearsed(study, here, console)
     for sentence in outside:

@@ -70,15 +70,6 @@ class PartyOptions:
     sessions: int | None = None
 
 
-def arm_of(study: Study, name: str | None) -> Arm:
-    """The study's arm of this name; its only arm for None. Raises ConfigError unless exactly one arm fits."""
-    found = [arm for arm in study.arms if name in (None, arm.name)]
-    if len(found) != 1:
-        names = ", ".join(repr(arm.name) for arm in study.arms)
-        raise ConfigError(f"Expected one of the study's arms {names}, got {name!r}. Name it with --arm.")
-    return found[0]
-
-
 def init(folder: Path, made: PartyStudy, part: PartyOptions) -> PlanFile:
     """Make a party's folder. The caller has shown the terms to the party's owner.
 
@@ -342,7 +333,7 @@ def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ())
         keeper = None
         if content.client is not None and split_key.needed(study):
             keeper = Keeper(key=split_key.read(folder), dealt=True)
-        made = PartyStudy.of(study, arm_of(study, content.arm), content.seed, keeper)
+        made = PartyStudy.of(study, study.arm_of(content.arm), content.seed, keeper)
         require_agreed(content, made.plan, made.world)
         data = None
         if content.client is not None:

@@ -10,15 +10,11 @@ difference of their messages. `Zeros` therefore gives no zero away, and uses eac
 from __future__ import annotations
 
 import os
-from time import process_time
 from typing import Any
-
-import numpy as np
 
 from securefl.core.keys import Guarded
 from securefl.he.gate import Residues
-from securefl.he.keys import EncryptionKey, KeyPair
-from securefl.he.parameters import Parameters
+from securefl.he.keys import EncryptionKey
 from securefl.he.ring import Ring
 
 
@@ -87,22 +83,3 @@ class Zeros(Guarded):
 
     def _fresh(self) -> Any:
         return self._ring.zero(self._encryptor, 1.0)
-
-
-def seconds(parameters: Parameters) -> tuple[float, float]:
-    """The CPU seconds of one ciphertext here: what can be done beforehand, and what needs the message.
-
-    Both are the least of five times.
-    """
-    ring = Ring.of(parameters)
-    zeros = Zeros(ring, KeyPair.generate(parameters).public, most=1)
-    values, scale = np.ones(parameters.slots), parameters.weight_scale
-    found = []
-    for _ in range(5):
-        began = process_time()
-        zeros.prepare()
-        between = process_time()
-        zeros.encrypt(ring.encode(values, scale), scale)
-        found.append((between - began, process_time() - between))
-    beforehand, waiting = zip(*found, strict=True)
-    return min(beforehand), min(waiting)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from securefl.core.release import PARTIES
 from securefl.report import style
 from securefl.report.style import (
     Look,
@@ -29,52 +30,40 @@ if TYPE_CHECKING:
     from securefl.accounting.curve import Curve
 
 _LEAST_DELTA: Final = 1e-10
-COLUMNS: Final = ("arm", "seed", "round", "party", "least", "most")
 
 
-def finite_parties(spent: pd.DataFrame) -> list[str]:
-    """The parties against which an arm has a finite epsilon above 0, in the order of the table."""
-    largest = spent.groupby(["party", "arm"], sort=False)["most"].max()
-    finite = largest[np.isfinite(largest) & (largest > 0)]
-    return [party for party in dict.fromkeys(spent["party"]) if party in finite.index.get_level_values(0)]
+def finite_parties(metrics: pd.DataFrame) -> list[str]:
+    """The parties against which an arm has a finite epsilon above 0."""
+    largest = metrics.groupby("arm")[[f"epsilon_{party}" for party in PARTIES]].max().to_numpy()
+    some = (np.isfinite(largest) & (largest > 0)).any(axis=0)
+    return [party for party, one in zip(PARTIES, some, strict=True) if one]
 
 
 def epsilon(
-    spent: pd.DataFrame,
+    metrics: pd.DataFrame,
     *,
     budget: float | None = None,
     looks: Mapping[str, Look] | None = None,
 ) -> Figure:
     """Epsilon over rounds, one panel for each party of `finite_parties`, one line per arm.
 
-    spent: columns arm, seed, round, party, least and most, the epsilons of the holders who spent least and
-    most, all >= 0 and possibly infinite. The line is the largest, over the seeds too. Where it is finite, the
-    area below it reaches down to the least. An infinite epsilon lies above the axis, on a line that is marked
-    so. budget: drawn as a dashed line; None for none. Raises DataError for missing columns or an empty frame.
+    metrics: columns arm, round, and epsilon of the holder who spent most against each party, >= 0 and
+    possibly infinite. The line is the largest over the seeds. An infinite epsilon lies above the axis, on a
+    line that is marked so. budget: drawn as a dashed line; None for none.
+    Raises DataError for missing columns or an empty frame.
     """
-    data = checked(spent, COLUMNS)
+    data = checked(metrics, ("arm", "round", *(f"epsilon_{party}" for party in PARTIES)))
     arms, parties = arms_of(data), finite_parties(data)
     looks = looks or style.looks(arms)
     figure, panels = panels_of(max(1, len(parties)), height=2.7)
-    known = data["most"][np.isfinite(data["most"])]
-    top = max(float(known.max()) if len(known) else 0.0, budget or 0.0) or 1.0
+    every = data[[f"epsilon_{party}" for party in parties]].to_numpy()
+    top = max(every[np.isfinite(every)].max(initial=0.0), budget or 0.0) or 1.0
     for axes, party in zip(panels, parties, strict=False):
-        own = data[data["party"] == party]
         for place, arm in enumerate(arms):
             # Lines of several arms with an infinite epsilon lie side by side, not on each other.
             endless = top * (1.2 + min(0.03, 0.14 / len(arms)) * (place - (len(arms) - 1) / 2))
-            rounds = own[own["arm"] == arm].groupby("round").agg({"least": "min", "most": "max"})
-            finite = np.isfinite(rounds["most"])
-            curve(
-                axes,
-                rounds.index,
-                rounds["most"].where(finite, endless),
-                looks[arm],
-                label=arm,
-                low=rounds["least"].where(finite),
-                high=rounds["most"],
-                place=place,
-            )
+            most = data[data["arm"] == arm].groupby("round")[f"epsilon_{party}"].max()
+            curve(axes, most.index, most.clip(upper=endless), looks[arm], label=arm, place=place)
         limit(axes, budget, "budget")
         axes.set_title(f"against the {party}", fontsize=10, loc="left")
         axes.set_xlabel("round")

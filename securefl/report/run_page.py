@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
 from securefl.report.pages import environment
-from securefl.storage.files import write as write_file
 
 _TEMPLATE = "run.html.j2"
 _FIGURES: Final = (
@@ -94,11 +92,6 @@ class PrivacyRow:
     learns: str
     epsilon: str
     shortly: str = ""
-
-
-def write(path: Path, report: Mapping[str, Any]) -> None:
-    """Write the report to `path` as UTF-8 HTML (`render`). Raises OSError if that fails."""
-    write_file(path, render(report))
 
 
 def render(report: Mapping[str, Any]) -> str:

@@ -210,17 +210,14 @@ def curve(
     return drawn
 
 
-def beyond(axes: Axes, top: float, word: str, *, whole: bool = False) -> None:
-    """Number the vertical axis from 0 to `top`, and mark 1.2 times as much with a word, unless it is empty.
-
-    whole: whether only whole numbers are marked.
-    """
+def beyond(axes: Axes, top: float, word: str) -> None:
+    """Number the vertical axis from 0 to `top`, and mark 1.2 times as much with a word."""
     from matplotlib.ticker import MaxNLocator
 
-    ticks = [at for at in MaxNLocator(nbins=5, integer=whole).tick_values(0, top) if at <= 1.05 * top]
+    ticks = [at for at in MaxNLocator(nbins=5).tick_values(0, top) if at <= 1.05 * top]
     words = [f"{at:g}" for at in ticks]
     axes.set_ylim(0, 1.3 * top)
-    axes.set_yticks([*ticks, 1.2 * top] if word else ticks, [*words, word] if word else words)
+    axes.set_yticks([*ticks, 1.2 * top], [*words, word])
 
 
 def limit(axes: Axes, height: float | None, name: str) -> None:

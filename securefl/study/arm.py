@@ -77,13 +77,12 @@ def is_personal(records: Sequence[Mapping[str, Any]]) -> bool:
 class ArmRun:
     """A finished arm under one seed.
 
-    records: of all its rounds (see `run.RoundRunner`). charges: of its ledger (see `Ledger.charges`).
+    records: of all its rounds (see `run.RoundRunner`).
     """
 
     arm: Arm
     world: World
     records: list[dict[str, Any]]
-    charges: list[tuple[int, str, str, str]]
 
     @property
     def personal(self) -> bool:

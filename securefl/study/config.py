@@ -318,6 +318,26 @@ class Study:
         """Whether a part of the clients' own records may become the server's test part."""
         return not self.packaged and self.data.test is None and not self.data.test_clients
 
+    def arm_of(self, name: str | None) -> Arm:
+        """The arm of this name, in which capitals and signs do not count; for None the only arm.
+
+        Raises ConfigError unless there is one.
+        """
+        names = [arm.name for arm in self.arms]
+        # No two arms of a study have the same slug.
+        found = [arm for arm in self.arms if name is None or slug(arm.name) == slug(name)]
+        if len(found) != 1:
+            got = "none" if name is None else f"{name!r}{near(name, names)}"
+            raise ConfigError(f"Expected the name of an arm, which of {', '.join(names)}, got {got}.")
+        return found[0]
+
+    def seed_of(self, seed: int | None) -> int:
+        """This seed, or the first one for None. Raises ConfigError if the study has no such seed."""
+        seeds = self.study.seeds
+        if seed is not None and seed not in seeds:
+            raise ConfigError(f"Expected a seed among {', '.join(map(str, seeds))}, got {seed}.")
+        return seeds[0] if seed is None else seed
+
 
 _SECTIONS: Mapping[str, type[Any]] = {
     name: next(iter(get_args(hint)), hint)

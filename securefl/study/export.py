@@ -12,7 +12,6 @@ from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.installed import versions
-from securefl.core.reading import near
 from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
 from securefl.storage.private_folder import CONFIG
@@ -20,7 +19,7 @@ from securefl.study import split_key, world
 from securefl.study.accounted import sentence
 from securefl.study.arm import Saved, arm_folder, checkpoint_file, is_personal, opened
 from securefl.study.composition import composition
-from securefl.study.config import Arm, Study, slug
+from securefl.study.config import Arm, Study
 from securefl.study.folder import private_copy
 from securefl.study.seeded import World
 from securefl.training.devices import Hardware
@@ -82,15 +81,17 @@ def require_kind(path: Path) -> str:
     return ending
 
 
-def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client: int | None = None) -> Taken:
+def taken(
+    study: Study, folder: Path, arm: str | None, seed: int | None = None, client: int | None = None
+) -> Taken:
     """The model of an arm and seed of the run in `folder`, by default of the first seed.
 
-    This writes nothing in the folder. arm: its name; capitals and signs do not count.
+    This writes nothing in the folder. arm: its name; None for the only arm.
     client: the number of a client, if clients have models of their own. By default the part that all share.
     Raises ConfigError if the arm, seed or client does not exist, the arm is not finished, or its protocol has
     no model to export, and DataError if the run is damaged.
     """
-    chosen, number = _arm(study, arm), _seed(study, seed)
+    chosen, number = study.arm_of(arm), study.seed_of(seed)
     splits = split_key.of_run(study, folder, began=True).splits(study, number)
     here = world.build(study, number, Hardware(), splits=splits)
     algorithm, plan = composition(study, chosen, here)
@@ -114,25 +115,6 @@ def taken(study: Study, folder: Path, arm: str, seed: int | None = None, client:
             learnt,
             _card(study, chosen, here, (algorithm, plan), saved, learnt, client, sentence(study, folder)),
         )
-
-
-def _arm(study: Study, name: str) -> Arm:
-    # No two arms of a study have the same slug.
-    arms = {slug(arm.name): arm for arm in study.arms}
-    if slug(name) not in arms:
-        names = ", ".join(arm.name for arm in study.arms)
-        raise ConfigError(f"Expected an arm among {names}, got {name!r}{near(slug(name), arms)}.")
-    return arms[slug(name)]
-
-
-def _seed(study: Study, seed: int | None) -> int:
-    seeds = study.study.seeds
-    if seed is not None and seed not in seeds:
-        nearest = min(seeds, key=lambda own: abs(own - seed))
-        raise ConfigError(
-            f"Expected a seed among {', '.join(map(str, seeds))}, got {seed} (did you mean {nearest}?)."
-        )
-    return seeds[0] if seed is None else seed
 
 
 def _unfinished(study: Study, folder: Path, arm: Arm, seed: int, rounds: int) -> str:

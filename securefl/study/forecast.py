@@ -80,8 +80,6 @@ class Forecast:
         alone: the reason why clients train one by one. Empty if they train in batches.
         apart: how private training keeps records apart, and its cost. Empty without private training.
         crafted: the names of the values of which a server that crafts the model reads single records.
-        encryption: CPU seconds of one ciphertext of a client's score on this machine: beforehand, while the
-            client waits, and then while the server waits. None if no score is encrypted.
         infinite_reason: why no finite epsilon holds against the adversaries. Empty if one does.
         advice: what lowers the noise, if it may drown what the arm learns. Empty otherwise.
     """
@@ -105,7 +103,6 @@ class Forecast:
     alone: str = ""
     apart: str = ""
     crafted: tuple[str, ...] = ()
-    encryption: tuple[float, float] | None = None
     infinite_reason: str = ""
     advice: str = ""
 
@@ -164,7 +161,6 @@ def forecast(study: Study, arm: Arm, world: World) -> Forecast:
         alone=in_turn if study.runtime.training == "sequential" else why_alone(world.problem),
         apart=apart,
         crafted=tuple(spec.name for spec in sent if crafts(plan, spec)),
-        encryption=_encryption(study, plan, sent),
         infinite_reason=infinite_reasons(plan, sent) if endless else "",
         advice=advice(study, arm, world.problem, least=DROWNED),
     )
@@ -281,14 +277,6 @@ def _correlation(plan: Plan, sent: Sequence[ValueSpec]) -> str:
     )
 
 
-def _encryption(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> tuple[float, float] | None:
-    if plan.scores != "ckks" or not any(spec.reduction == "none" and spec.reveals_encrypted for spec in sent):
-        return None
-    from securefl.he import parameters, zeros  # TenSEAL is imported where it is needed
-
-    return zeros.seconds(parameters.by_name(study.privacy.parameters))
-
-
 def affordable_rounds(plan: Plan, sent: Sequence[ValueSpec]) -> int | None:
     """The number of rounds that the plan's budget buys; None without a budget."""
     if plan.budget is None:
@@ -399,12 +387,6 @@ def lines(study: Study, forecasts: list[Forecast], accounting: Sequence[str] = (
             yield f"  clients train one by one: {own.alone}"
         if own.apart:
             yield f"  records apart: {own.apart}"
-        if own.encryption is not None:
-            before, answering = (f"{1e3 * seconds:.1f} ms" for seconds in own.encryption)
-            yield (
-                f"  encryption of a score, each ciphertext: {before} beforehand if a client has a process of "
-                f"its own, and {answering} while the server waits; a simulation spends both as it answers"
-            )
         yield from (f"  changed for private training: {change}" for change in own.changes)
     yield ""
     yield from accounting

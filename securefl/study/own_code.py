@@ -206,10 +206,17 @@ def _marks_of_network(study: Study, network: str, name: str, place: CodePlace | 
     linear = isinstance(study.model, ModelConfig) and study.model.hidden == () and not study.data.columns
     if not network and not (linear and place is None and study.data.features is None):
         return Digests()
-    sentence = outside(network, name)
-    bound = {"features": hashlib.sha256(network.encode()).hexdigest()} if network else {}
-    words = {"features": network} if network else {}
-    return Digests(bound=bound, words=words, outside=(sentence,) if sentence else ())
+    return _features(network, network, name)
+
+
+def _features(bound: str, words: str, source: str) -> Digests:
+    """The marks of features of records from `source`, by what a run is bound to, and in words."""
+    sentence = outside(words, source)
+    return Digests(
+        bound={"features": hashlib.sha256(bound.encode()).hexdigest()} if bound else {},
+        words={"features": words or bound} if bound else {},
+        outside=(sentence,) if sentence else (),
+    )
 
 
 def _given(study: Study, place: CodePlace | None, seed: int) -> tuple[str, InMemory]:
@@ -552,13 +559,7 @@ def _network(study: Study) -> tuple[Network, CodePlace | None]:
 
 
 def _marks(network: Network, place: CodePlace | None, source: str) -> Digests:
-    sentence = outside(network.about, source)
-    bound = {"features": hashlib.sha256(network.name.encode()).hexdigest()}
-    words = {"features": network.about or network.name}
-    if place is not None:
-        bound["features_code"], words["code of the features"] = place.sha256, str(place)
-    return Digests(
-        bound=bound,
-        words=words,
-        outside=(sentence,) if sentence else (),
-    )
+    marks = _features(network.name, network.about, source)
+    if place is None:
+        return marks
+    return marks | Digests(bound={"features_code": place.sha256}, words={"code of the features": str(place)})

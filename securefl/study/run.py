@@ -111,7 +111,7 @@ def run_arm(
                 records.append(record)
                 tell(record)
             stop.check()
-        return ArmRun(arm, world, records, saved.ledger.charges())
+        return ArmRun(arm, world, records)
 
 
 def _former(study: Study, arm: Arm, world: World, folder: Path) -> Iterator[Plan]:

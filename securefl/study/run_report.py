@@ -56,12 +56,10 @@ _MEASURED = ("measures", "confusion", "reliability")
 def figures(
     study: Study,
     results: Results,
-    spent: pd.DataFrame | None = None,
     claimed: Mapping[str, Curve] | None = None,
 ) -> list[Picture]:
     """The pictures of these results, the most important one first. Those that are published have one.
 
-    spent: the table of `spent.spent`, if it is known. How far holders lie apart follows from who took part.
     claimed: of `claimed_curves`.
     """
     of_arm = looks(arm.name for arm in study.arms)
@@ -105,8 +103,8 @@ def figures(
         )
     if results.participation.empty:
         return made
-    if spent is not None and (parties := privacy_plots.finite_parties(spent)):
-        made.append(_epsilons(study, spent, parties, of_arm))
+    if parties := privacy_plots.finite_parties(results.metrics):
+        made.append(_epsilons(study, results.metrics, parties, of_arm))
     made += _of_clients(results, study.study.seeds[0])
     made.append(
         Picture(
@@ -123,19 +121,17 @@ def figures(
 
 
 def _epsilons(
-    study: Study, spent: pd.DataFrame, parties: Collection[str], of_arm: Mapping[str, Look]
+    study: Study, metrics: pd.DataFrame, parties: Collection[str], of_arm: Mapping[str, Look]
 ) -> Picture:
     budget = study.privacy.budget if study.privacy.budget < math.inf else None
     limit = "There is no budget." if budget is None else f"The dashed line is the budget, {budget:g}."
-    largest = spent.groupby("party", sort=False)["most"].max()
-    left = [str(party) for party, most in largest.items() if party not in parties and most == math.inf]
+    left = [p for p in PARTIES if p not in parties and metrics[f"epsilon_{p}"].max() == math.inf]
     bare = f" Against the {' and the '.join(left)} no arm's epsilon is finite." if left else ""
     return Picture(
         name="epsilon",
         title="Epsilon of the data holders",
-        caption="The largest epsilon of a data holder after each round, by who looks; the area reaches down "
-        f"to the smallest one. {limit}{bare}",
-        draw=lambda: privacy_plots.epsilon(spent, budget=budget, looks=of_arm),
+        caption=f"The largest epsilon of a data holder after each round, by who looks. {limit}{bare}",
+        draw=lambda: privacy_plots.epsilon(metrics, budget=budget, looks=of_arm),
     )
 
 
@@ -247,7 +243,6 @@ def write(
     changes: Sequence[str] = (),
     device: str = "cpu",
     marks: Digests | None = None,
-    spent: pd.DataFrame | None = None,
     claimed: Mapping[str, Curve] | None = None,
 ) -> Path:
     """Write tables, plots, versions and pages into the run folder. Returns the path of the page to publish.
@@ -255,8 +250,7 @@ def write(
     The page with all figures is beside it in the private folder (`private_page`).
 
     reproduce: the command that repeats the run. changes: sentences on how the model was changed for private
-    training. marks: of records, code and model that are not packaged. spent: what data holders spent, by
-    round (`spent.spent`), which is not for publication. claimed: of `claimed_curves`.
+    training. marks: of records, code and model that are not packaged. claimed: of `claimed_curves`.
     """
     marks = marks or Digests()
     conditions = {**versions(), "device": device, **marks.words}
@@ -277,7 +271,7 @@ def write(
     files.write(folder / "seeds.json", json.dumps(list(study.study.seeds)) + "\n")
     to_publish, whole = (
         {own.name: own for own in made}
-        for made in (figures(study, shown, None, claimed), figures(study, results, spent, claimed))
+        for made in (figures(study, shown, claimed), figures(study, results, claimed))
     )
     if results.metrics["accuracy"].equals(shown.metrics["accuracy"]):
         whole |= to_publish  # drawn once
@@ -304,7 +298,7 @@ def write(
             "notice": notice(page.name, private=apart),
             "private": apart,
         }
-        run_page.write(path, {**_compared(study, found, arms), **said})
+        files.write(path, run_page.render({**_compared(study, found, arms), **said}))
     return page
 
 

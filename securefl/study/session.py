@@ -41,7 +41,6 @@ from securefl.study.own_code import require_no_code
 from securefl.study.round_events import logged, told
 from securefl.study.run import run_arm
 from securefl.study.seeded import World
-from securefl.study.spent import spent
 from securefl.study.split_key import Keeper
 from securefl.training import single_thread
 from securefl.training.devices import Hardware
@@ -330,7 +329,5 @@ def _written(
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
     marks = made.first.marks
     claimed = run_report.claimed_curves(study, made.arms)
-    page = run_report.write(
-        study, collected, card, out, reproduce, changes, where, marks, spent(runs, made.arms), claimed
-    )
+    page = run_report.write(study, collected, card, out, reproduce, changes, where, marks, claimed)
     return collected, page

@@ -32,7 +32,7 @@ def headline(series: Sequence[Series]) -> str:
     known = [
         (float(f"{point.at:.3g}"), point.mean, own)
         for own in [one for one in series if not one.personal] or series
-        for point in own.points("final_accuracy")
+        for point in own.points()
         if not isnan(point.mean)
     ]
     if not known:
@@ -89,7 +89,7 @@ def table(series: Sequence[Series]) -> list[list[str]]:
 
     If the true epsilon is larger, it stands beside the accuracy.
     """
-    points = {own.label: {point.asked: point for point in own.points("final_accuracy")} for own in series}
+    points = {own.label: {point.asked: point for point in own.points()} for own in series}
     asked = sorted({epsilon for own in points.values() for epsilon in own})
     rows = [
         [

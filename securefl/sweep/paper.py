@@ -29,7 +29,7 @@ def drawn(found: Gathered, *, width: float, style: Path | None = None) -> Figure
 
     Raises ConfigError without a finite epsilon, and for a style that is not only data.
     """
-    if not any(0 < point.at < inf for own in found.series for point in own.points("final_accuracy")):
+    if not any(0 < point.at < inf for own in found.series for point in own.points()):
         raise ConfigError(
             f"Expected a finite epsilon to draw accuracy against, got none. {' '.join(found.notes)} Name a "
             "run with noise ([privacy] epsilon, or [dpsgd]). Its folder's plots have curves over rounds."
@@ -51,7 +51,7 @@ def numbers(series: Sequence[Series]) -> pd.DataFrame:
     """
     rows = []
     for own in series:
-        for point in own.points("final_accuracy"):
+        for point in own.points():
             there = own.rows[own.rows["asked"] == point.asked]
             mean, half = student(point.values)
             rows.append(

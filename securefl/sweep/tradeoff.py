@@ -46,11 +46,11 @@ class Series:
     look: int
     axis: str = ""
 
-    def points(self, column: str) -> list[Point]:
-        """A column's values and their mean over the seeds, for each setting of the axis, lowest first."""
+    def points(self) -> list[Point]:
+        """The final accuracies and their mean over the seeds, for each setting of the axis, lowest first."""
         made = []
         for asked, own in self.rows.groupby("asked", sort=True):
-            known = pd.to_numeric(own[column]).dropna().astype(float).tolist()
+            known = own["final_accuracy"].dropna().astype(float).tolist()
             # Without an adversary there is no epsilon, and no finite one is claimed.
             at = own["asked" if self.axis else "epsilon_true"].fillna(inf).max()
             made.append(Point(float(str(asked)), at, student(known)[0], len(own) - len(known), known))

@@ -1,4 +1,4 @@
-"""Draws the figures of a sweep: accuracy and rounds against the true epsilon, another key, or bytes.
+"""Draws the figures of a sweep: accuracy against the true epsilon, another key, or bytes.
 
 Each series is a line of means over the seeds, with a 95 % band by Student's t, or points if seeds are few. A
 figure has one pair of axes for all series, or one for each panel. Every artist of a series has a gid
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
-from math import inf, isfinite, isnan, sqrt
+from math import inf, isfinite, sqrt
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,6 @@ from securefl.report.style import (
     FEW_SEEDS,
     WIDTH,
     Look,
-    beyond,
     blank,
     far_apart,
     letters,
@@ -61,10 +60,8 @@ def pictures(
     """
     series, *others = [[own for own in group if own.known] for group in (series, *others)]
     made = []
-    if any(isfinite(point.at) for own in series for point in own.points("final_accuracy")):
+    if any(isfinite(point.at) for own in series for point in own.points()):
         made.append(accuracy(series, measure))
-        if any(own.rows["target"].notna().any() for own in series):
-            made.append(rounds_against_epsilon(series))
     made += [accuracy(own, measure) for own in others if own]
     if series:
         made.append(accuracy_against_bytes(series, measure))
@@ -90,7 +87,7 @@ def accuracy(
     about = " Each line is an arm at fixed values of all other swept keys."
     if key:
         for axes in panels.values():
-            far_apart(axes, [point.at for own in series for point in own.points("final_accuracy")])
+            far_apart(axes, [point.at for own in series for point in own.points()])
         along(panels, lambda _: key)
         place: Place = lambda _, at: at  # noqa: E731 -- beside the other axis
     else:
@@ -103,7 +100,7 @@ def accuracy(
         if any(own.endless for own in series):
             about += " Open marks and dashed lines: noise was added, and epsilon is infinite all the same."
     for own in series:
-        draw(panels[own.panel], own, place, own.points("final_accuracy"), measure.least, 1.0)
+        draw(panels[own.panel], own, place, own.points(), measure.least)
     for own in unprotected:
         for panel, axes in panels.items():
             if panel[: len(own.panel)] == own.panel:
@@ -121,7 +118,7 @@ def accuracy(
 def _across(axes: Axes, series: Series) -> None:
     """Draw a run without noise as a dashed line over all epsilons, with its band."""
     ink = look(series.look).colour
-    for point in series.points("final_accuracy"):
+    for point in series.points():
         mean, half = student(point.values)
         axes.axhline(mean, color=ink, linestyle=(0, (5, 2)), label=series.line)
         if len(point.values) >= FEW_SEEDS:
@@ -144,32 +141,6 @@ def _tested(panels: Mapping[Panel, Axes], series: Sequence[Series]) -> str:
     if False not in personal:
         return f" All are of {what} (dotted).{floor}"
     return f" Dotted: {what}, which do not compare with global models on the server's records.{floor}"
-
-
-def rounds_against_epsilon(series: Sequence[Series]) -> Picture:
-    """The picture of rounds to the target against the true epsilon."""
-    figure, panels = panelled(series, "rounds to the target")
-    place, _ = _epsilon_axis(panels, series, aside=0.25)
-    curves = [(own, own.points("rounds_to_target")) for own in series]
-    means = [point.mean for _, points in curves for point in points]
-    top = max([mean for mean in means if not isnan(mean)], default=1.0)
-    for axes in panels.values():
-        beyond(axes, top, "not reached" if any(map(isnan, means)) else "", whole=True)
-    for own, points in curves:
-        axes = panels[own.panel]
-        draw(axes, own, place, points, 0.0, inf, band=False)
-        lost = [place(own, point.at) for point in points if isnan(point.mean)]
-        crosses = axes.plot(lost, [1.2 * top] * len(lost), "x", color=look(own.look).colour, markersize=8)
-        mark(own, "never", crosses)
-    return _picture(
-        name="rounds_epsilon",
-        title="Rounds to the target against the true epsilon",
-        caption="The first round that reached the target accuracy: the mean over the seeds that reached it, "
-        f"with a 95 % bar; fewer than {FEW_SEEDS} seeds are drawn as points. An open mark: some seeds never "
-        "reached it. A cross at the top: no seed reached it.",
-        figure=figure,
-        series=series,
-    )
 
 
 def accuracy_against_bytes(series: Sequence[Series], measure: Measure) -> Picture:
@@ -209,15 +180,12 @@ def accuracy_against_bytes(series: Sequence[Series], measure: Measure) -> Pictur
     )
 
 
-def _epsilon_axis(
-    panels: Mapping[Panel, Axes], series: Sequence[Series], *, aside: float = 0.0
-) -> tuple[Place, bool]:
+def _epsilon_axis(panels: Mapping[Panel, Axes], series: Sequence[Series]) -> tuple[Place, bool]:
     """The axis of true epsilons, with infinity to the right of the largest finite one.
 
-    aside: the share of the gap between two epsilons over which the series at one epsilon are spread.
     Returns the place of an epsilon, and whether there is an infinite one.
     """
-    found = {point.at for own in series for point in own.points("final_accuracy")}
+    found = {point.at for own in series for point in own.points()}
     # 1.9998 and 2 are one place: the gap between them is no step of the axis.
     finite = sorted({float(f"{value:.3g}") for value in found if 0 < value < inf}) or [1.0]
     step = min(max([high / low for low, high in pairwise(finite)], default=2.0), 10.0)
@@ -228,8 +196,7 @@ def _epsilon_axis(
         # Spread, so that equal series stay visible side by side; without a finite epsilon many are equal.
         shift = (own.look + 0.5) / count - 0.5
         # An epsilon of 0 has no place on a logarithmic axis.
-        at, share = (max(epsilon, finite[0]), aside) if isfinite(epsilon) else (right, 0.5)
-        return float(at * step ** (share * shift))
+        return float(max(epsilon, finite[0]) if isfinite(epsilon) else right * step ** (0.5 * shift))
 
     # Ticks that touch are illegible: of close ones only the first is drawn.
     endless, inches = inf in found, min(_inches(axes) for axes in panels.values())
@@ -310,13 +277,10 @@ def draw(
     place: Place,
     points: Sequence[Point],
     least: float,
-    most: float,
-    *,
-    band: bool = True,
 ) -> None:
     """Draw a series: finite epsilons as a line with its band (or bars), infinite ones as points with bars.
 
-    Points without a mean are left out. least, most: the ends of the quantity. Bands and bars are cut there.
+    Points without a mean are left out. least: the least accuracy. Bands and bars are cut there, and at 1.
     """
     worn, label = worn_by(series), series.line
     values = [
@@ -328,7 +292,7 @@ def draw(
     # In two parts: a line to infinity would cross a gap that has no scale.
     for part, finite in (("line", True), ("infinite", False)):
         own = known[known["at"].map(isfinite) == finite]
-        ends: dict[str, Any] = {"least": least, "most": most, "joined": finite, "band": band and finite}
+        ends: dict[str, Any] = {"least": least, "most": 1.0, "joined": finite, "band": finite}
         for drawn, mean in lines(axes, own, {series.line: worn}, x="x", y="y", **ends).values():
             lost = own[own["missing"] > 0].drop_duplicates("round").set_index("round")["x"]
             drawn += axes.plot(

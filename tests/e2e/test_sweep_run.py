@@ -95,7 +95,7 @@ def test_a_sweep_folder_holds_everything(done: tuple[Path, Path, Result]) -> Non
     for cell in cells:
         assert (out / "cells" / cell / "report.html").is_file()
     plots = {path.name for path in (out / "plots").iterdir()}
-    names = ("accuracy_epsilon", "rounds_epsilon", "accuracy_study_rounds", "accuracy_bytes")
+    names = ("accuracy_epsilon", "accuracy_study_rounds", "accuracy_bytes")
     assert plots == {f"{name}.png" for name in names}
 
     results = pd.read_csv(out / "results.csv")

@@ -18,7 +18,7 @@ from securefl.he.integers import coefficient_rows, products
 from securefl.he.keys import KeyPair
 from securefl.he.parameters import COMPACT, STRONG, Parameters
 from securefl.he.ring import Ring
-from securefl.he.zeros import Zeros, seconds
+from securefl.he.zeros import Zeros
 
 SCALE = 2**40
 ONE, OTHER = np.array([1.0, -2.5, 3.0]), np.array([4.0, 0.5, 0.25])
@@ -174,9 +174,3 @@ def test_no_more_are_kept_than_the_bound(most: int, monkeypatch: pytest.MonkeyPa
     own = prepared(ring, most)
     assert not any(own.prepare() for _ in range(3))
     assert len(own) == len(made) == most
-
-
-def test_the_cost_is_told_in_two_parts() -> None:
-    beforehand, waiting = seconds(COMPACT)
-    assert beforehand > 0
-    assert waiting > 0

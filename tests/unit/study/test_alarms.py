@@ -69,7 +69,7 @@ def here() -> World:
 
 
 def run(here: World, *records: dict[str, Any]) -> ArmRun:
-    return ArmRun(study(FEDAVG).arms[0], here, list(records), [])
+    return ArmRun(study(FEDAVG).arms[0], here, list(records))
 
 
 def test_a_run_that_went_well_has_no_alarm(here: World) -> None:

@@ -147,21 +147,6 @@ def test_the_page_and_the_json() -> None:
     assert arms[0]["epsilon"]["others"] == pytest.approx(1.0)
 
 
-@every("scores", ["ckks", "pads"])
-def test_the_cost_of_an_encrypted_score_is_told_in_two_figures(scores: str) -> None:
-    of = study(FEDPROF, rounds=1, scores=scores)
-    found = forecast(of, of.arms[0], world(of))
-    line = [one for one in lines(of, [found]) if one.startswith("  encryption of a score")]
-    if scores == "pads":
-        assert (found.encryption, line) == (None, [])
-        return
-    assert found.encryption is not None
-    before, answering = (f"{1e3 * seconds:.1f} ms" for seconds in found.encryption)
-    assert min(found.encryption) > 0
-    assert f"{before} beforehand" in line[0]
-    assert f"{answering} while the server waits; a simulation spends both" in line[0]
-
-
 def test_the_page_says_what_a_key_holder_that_adds_noise_could_do() -> None:
     of = clients_protected(**KEY_HOLDER)
     found = forecast(of, of.arms[0], world(of))

@@ -198,7 +198,7 @@ def _planted(folder: Path) -> Path:
     """The public page and the files of an arm with a reason, a warning, and figures that are easy to find."""
     of = study(FEDAVG, rounds=5)
     rows = [_record(number) for number in (1, 2)]
-    found = results.collect(of, [ArmRun(of.arms[0], world(of), rows, [])])
+    found = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
     return run_report.write(
         of, found, [], folder, "securefl run x", marks=Digests(private={"data": "SHA-256 0123abcd4567"})
     )

@@ -123,15 +123,7 @@ def test_no_private_figure_reaches_a_file_outside(finished: tuple[Study, Results
     for name, own in (("as it was", found), ("disturbed", disturbed(found))):
         folder = tmp_path / name
         digests = {"data": f"SHA-256 of {name}"}
-        spent = pd.DataFrame(
-            [
-                (arm.name, 3, number, "server", 0.01 * len(name), 0.2, 1.0 * number)
-                for arm in found.summary
-                for number in (1, 2)
-            ],
-            columns=["arm", "seed", "round", "party", "least", "median", "most"],
-        )
-        run_report.write(of, own, CARD, folder, "securefl run x", marks=Digests(private=digests), spent=spent)
+        run_report.write(of, own, CARD, folder, "securefl run x", marks=Digests(private=digests))
         made.append(outside(folder))
     assert made[0].keys() == made[1].keys()
     assert {name for name in made[0] if made[0][name] != made[1][name]} == set()

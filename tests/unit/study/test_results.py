@@ -62,7 +62,7 @@ def collected() -> results.Results:
     here = world(of)
     first = [record(1, 0.1), record(2, 0.3)]
     second = [record(n, 0.1 * n, arm="FedAvg", figures={}) for n in (1, 2)]
-    return results.collect(of, [ArmRun(of.arms[0], here, first, []), ArmRun(of.arms[1], here, second, [])])
+    return results.collect(of, [ArmRun(of.arms[0], here, first), ArmRun(of.arms[1], here, second)])
 
 
 def test_ledgers_are_as_they_ended(collected: results.Results) -> None:
@@ -133,9 +133,7 @@ def test_a_picture_is_drawn_once_for_its_file_and_the_page(
 
     monkeypatch.setattr(plots, "accuracy", counted)
     of = study(FEDAVG)
-    alone = results.collect(
-        of, [ArmRun(of.arms[0], world(of), [record(1, 0.1, arm="FedAvg", figures={})], [])]
-    )
+    alone = results.collect(of, [ArmRun(of.arms[0], world(of), [record(1, 0.1, arm="FedAvg", figures={})])])
     run_report.write(of, alone, [], tmp_path, "securefl run x")
     assert len(drawn) == 1
 
@@ -143,7 +141,7 @@ def test_a_picture_is_drawn_once_for_its_file_and_the_page(
 def test_a_study_without_profiles_has_an_empty_table(tmp_path: Path) -> None:
     of = study(FEDAVG)
     rows = [record(n, 0.1, arm="FedAvg", figures={}) for n in (1, 2)]
-    alone = results.collect(of, [ArmRun(of.arms[0], world(of), rows, [])])
+    alone = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
     run_report.write(of, alone, [], tmp_path, "securefl run x")
     table = pd.read_csv(tmp_path / "private" / "figures.csv", comment="#")
     assert len(table) == 0
@@ -156,7 +154,7 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     of = replace(of, privacy=replace(of.privacy, budget=3.0))
     rows = [record(n, 0.1, arm="FedAvg", figures={}) for n in (1, 2)]
     rows[1]["retired"] = [0, 2, 4]
-    found = results.collect(of, [ArmRun(of.arms[0], world(of), rows, [])])
+    found = results.collect(of, [ArmRun(of.arms[0], world(of), rows)])
     said = "FedAvg: a budget of 3 bought 2 of 5 rounds; 3 of 6 clients retired by themselves"
     (line,) = once(run_report.bought(of, found))
     assert line.startswith(said)
@@ -167,17 +165,15 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     assert run_report.private_json(found)["arms"][0]["retired"] == 3
     twice = replace(of, study=replace(of.study, seeds=(3, 4)), privacy=replace(of.privacy, budget=math.inf))
     other = [{**row, "seed": 4} for row in rows]
-    both = [
-        ArmRun(of.arms[0], replace(world(of), seed=seed), own, []) for seed, own in ((3, rows), (4, other))
-    ]
+    both = [ArmRun(of.arms[0], replace(world(of), seed=seed), own) for seed, own in ((3, rows), (4, other))]
     (line,) = once(run_report.bought(twice, results.collect(twice, both)))
     assert "FedAvg: the schedule bought 2 of 5 rounds; 6 of 12 clients (over 2 seeds) retired" in line
     empty = [{**row, "answered": []} for row in rows[1:]]
-    idle = results.collect(of, [ArmRun(of.arms[0], world(of), [rows[0], *empty], [])])
+    idle = results.collect(of, [ArmRun(of.arms[0], world(of), [rows[0], *empty])])
     assert "bought 1 of 5 rounds" in run_report.bought(of, idle)[0][1], (
         "a round that nobody answers is not bought"
     )
-    quiet = results.collect(of, [ArmRun(of.arms[0], world(of), rows[:1], [])])
+    quiet = results.collect(of, [ArmRun(of.arms[0], world(of), rows[:1])])
     assert run_report.bought(of, quiet) == []
     assert "Changed in the model" not in run_report.write(of, quiet, [], tmp_path, "x").read_text()
 

@@ -58,7 +58,7 @@ def test_figures_are_those_there_is_data_for(swept: Sweep, tmp_path: Path) -> No
     series = series_of(swept, summary_of(swept, tmp_path))
     made = tradeoff_plots.pictures(series)
     names = [d.name for d in made]
-    assert names == ["accuracy_epsilon", "rounds_epsilon", "accuracy_bytes"]
+    assert names == ["accuracy_epsilon", "accuracy_bytes"]
     endless = [own for own in series if own.endless]
     assert [d.name for d in tradeoff_plots.pictures(endless)] == ["accuracy_bytes"]
     axes = made[0].figure.axes[0]
@@ -112,7 +112,7 @@ def test_the_page_says_what_is_true(swept: Sweep, tmp_path: Path) -> None:
     assert "infinite (∞): one record moves the sum without bound" in words
     assert "per record (replace-one), δ = 0.0001, against server and others." in words
     assert "calibration = paper, epsilon = inf: no memory" in words
-    assert sum(tag == "svg" and a.get("role") == "img" for tag, a in found.tags) == 3
+    assert sum(tag == "svg" and a.get("role") == "img" for tag, a in found.tags) == 2
     values = [a["value"] for tag, a in found.tags if tag == "input"]
     assert values == ["0-0", "0-1", "1-0", "1-1"]
     groups = [a["data-in"] for tag, a in found.tags if "data-in" in a]
@@ -157,7 +157,7 @@ def test_two_seeds_are_points_and_bands_end_where_accuracy_does(swept: Sweep, tm
         Point(at, at, sum(own) / len(own), 0, own)
         for at, own in ((1.0, five), (2.0, [1 - one for one in five]))
     ]
-    draw(axes, series[0], lambda _, at: at, points, 0.0, 1.0)
+    draw(axes, series[0], lambda _, at: at, points, 0.0)
     heights = np.concatenate([path.vertices[:, 1] for path in axes.collections[0].get_paths()])
     assert (heights.min(), heights.max()) == (0.0, 1.0)
     assert len({(worn_by(own).colour, worn_by(own).marker) for own in series}) == len(series)

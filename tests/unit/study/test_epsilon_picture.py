@@ -18,15 +18,14 @@ from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import DataError
 from securefl.core.messages import client_name
+from securefl.core.release import PARTIES
 from securefl.engine.account import Account
 from securefl.report.privacy_plots import epsilon, finite_parties
-from securefl.study import spent as spending
 from securefl.study.arm import ArmRun, arm_folder
 from securefl.study.checkpoint import resume_point
 from securefl.study.composition import composition
 from securefl.study.config import Study, parse
 from securefl.study.results import collect
-from securefl.study.spent import spent
 
 Played = tuple[ArmRun, Mapping[str, tuple[Algorithm, Plan]], Sequence[float]]
 """A run, its arms, and each client's epsilon against the server by its ledger."""
@@ -50,44 +49,17 @@ def noised(tmp_path_factory: pytest.TempPathFactory) -> Played:
     return played, arms, filed
 
 
-def test_the_last_point_is_the_figure_of_the_privacy_card(noised: Played) -> None:
-    played, arms, _ = noised
+def test_the_figure_of_the_privacy_card_is_the_ledgers_and_not_the_servers(noised: Played) -> None:
+    played, arms, filed = noised
     algorithm, plan = arms[played.arm.name]
     clients = played.world.problem.clients
     account = Account(plan, {spec.name: spec for spec in specs_of(algorithm)}, clients)
     account.restore(resume_point(record, clients).charged for record in played.records)
-    (summary,) = collect(lossy(), [played]).summary
-    assert max(map(account.epsilon, range(clients))) > summary.epsilon["server"], "choose another dropout"
-    last = spent([played], arms).drop_duplicates("party", keep="last")
-    assert dict(zip(last["party"], last["most"], strict=True)) == summary.epsilon
-
-
-def test_the_largest_epsilon_is_the_ledgers(noised: Played) -> None:
-    played, arms, _ = noised
-    table = spent([played], arms)
-    assert set(table["party"]) == {"server", "key-holder", "others"}
-    for record in played.records:
-        for party, own in record["epsilon"].items():
-            (row,) = table[(table["round"] == record["round"]) & (table["party"] == party)].itertuples()
-            assert row.most == own
-            assert 0 <= row.least <= row.most
-    server = table[table["party"] == "server"]
-    assert server["most"].is_monotonic_increasing
-    assert (server["least"] < server["most"]).any(), "half of the clients take part in a round"
-
-
-def test_the_spread_is_that_of_all_clients_ledgers(noised: Played) -> None:
-    played, arms, filed = noised
-    table = spent([played], arms)
-    last = table[table["party"] == "server"].iloc[-1]
-    assert len(set(filed)) > 1
-    assert last[["least", "most"]].tolist() == [min(filed), max(filed)]
-
-
-def test_a_long_run_has_few_rounds_with_the_last(noised: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    played, arms, _ = noised
-    monkeypatch.setattr(spending, "_MOST_POINTS", 2)
-    assert sorted(set(spent([played], arms)["round"])) == [1, 3]
+    found = collect(lossy(), [played])
+    epsilon = found.summary[0].epsilon["server"]
+    assert max(map(account.epsilon, range(clients))) > epsilon, "choose another dropout"
+    assert found.metrics["epsilon_server"].is_monotonic_increasing
+    assert found.metrics["epsilon_server"].iloc[-1] == epsilon == max(filed)
 
 
 def lines(figure: Figure) -> list[list[float]]:
@@ -95,16 +67,16 @@ def lines(figure: Figure) -> list[list[float]]:
 
 
 def test_infinite_lies_above_finite_and_the_budget_is_drawn(noised: Played) -> None:
-    played, arms, _ = noised
-    table = spent([played], arms)
-    other = table.assign(arm="without", least=inf, most=inf)
+    played, _, _ = noised
+    table = collect(lossy(), [played]).metrics
+    other = table.assign(arm="without", **{f"epsilon_{party}": inf for party in PARTIES})
     both = pd.concat([table, other])
     figure = epsilon(both, budget=10.0)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         f"against the {party}" for party in finite_parties(table)
     ]
     finite, endless, budget = lines(figure)
-    assert finite == pytest.approx(table[table["party"] == "server"]["most"].tolist())
+    assert finite == pytest.approx(table["epsilon_server"].tolist())
     assert min(endless) > 10.0
     assert budget == [10.0, 10.0]
     assert "infinite" in [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
@@ -113,22 +85,11 @@ def test_infinite_lies_above_finite_and_the_budget_is_drawn(noised: Played) -> N
 
 def test_a_run_without_noise_spends_an_infinite_epsilon(tmp_path: Path) -> None:
     of = study(FEDPROF)
-    played = run(of, tmp_path)
-    table = spent([played], {played.arm.name: composition(of, played.arm, world(of))})
-    assert table[table["party"] == "server"]["most"].eq(inf).all()
+    table = collect(of, [run(of, tmp_path)]).metrics
+    assert table["epsilon_server"].eq(inf).all()
     assert finite_parties(table) == []
 
 
 def test_a_table_without_a_column_is_refused(noised: Played) -> None:
-    played, arms, _ = noised
-    with pytest.raises(DataError, match="without most"):
-        epsilon(spent([played], arms).drop(columns="most"))
-
-
-def test_rounds_that_are_not_shown_are_charged(noised: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    played, arms, _ = noised
-    whole = spent([played], arms)
-    monkeypatch.setattr(spending, "_MOST_POINTS", 2)
-    found, figures = spent([played], arms), ["least", "most"]
-    expected = whole.loc[whole["round"] != 2, figures].to_numpy()
-    assert found[figures].to_numpy() == pytest.approx(expected)
+    with pytest.raises(DataError, match="without epsilon_server"):
+        epsilon(collect(lossy(), [noised[0]]).metrics.drop(columns="epsilon_server"))
