@@ -91,12 +91,11 @@ class KeyHolderRequest:
 
     Attributes:
         items: the items to open. The key holder gives one reply per item.
-        then: makes the work order that reads these replies, and ends in `Found`. It holds the masks, which
-            stay here.
+        then: reads these replies, which is slow work. It holds the masks, which stay here.
     """
 
     items: tuple[bytes, ...]
-    then: Callable[[tuple[bytes, ...]], Work]
+    then: Callable[[tuple[bytes, ...]], Found]
 
 
 @dataclass(frozen=True)
@@ -307,6 +306,10 @@ class LinearServer:
         return max((one.error for one in self._declared.values()), default=None)
 
 
+Requested = tuple[str, tuple[tuple[Sent, Arrived], ...]]
+"""The messages of one query, in the order of a request."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scoring:
     """The server's part of one exchange of scores, for its machine.
@@ -343,75 +346,49 @@ class Scoring:
     def admit(self, sender: str, sealed: bytes) -> Any:
         """A client's message. Raises RemoteProtocolError(sender) for bytes that no client makes.
 
-        The rest of the checks, which take longer, is the work order's.
+        The rest of the checks, which take longer, is part of `request`.
         """
         return self.scheme.admit(sealed, self.terms, self.key, sender)
 
-    def score(self, sent: tuple[Sent, ...]) -> RequestAnswers:
-        """The work order that ends in a `KeyHolderRequest`, or in an empty `Found` if nothing is to open."""
-        return RequestAnswers(self, sent)
-
-
-Requested = tuple[str, tuple[tuple[Sent, Arrived], ...]]
-"""The messages of one query, in the order of a request."""
-
-
-@dataclass(frozen=True, eq=False)
-class RequestAnswers:
-    """A work order of the server: check what clients sent, and make one request for each query."""
-
-    part: Scoring
-    sent: tuple[Sent, ...]
-
-    def run(self) -> KeyHolderRequest | Found:
+    def request(self, sent: tuple[Sent, ...]) -> KeyHolderRequest | Found:
+        """Check what clients sent, and make one request for each query. Empty if nothing is to open."""
         arrived: list[tuple[Sent, Arrived]] = []
-        part = self.part
-        for one in self.sent:
-            with blaming(part.report):
-                declared = part.servers[one.name].declared
-                entry, own_integer = part.scheme.entry(declared, part.key, one, part.directory)
+        for one in sent:
+            with blaming(self.report):
+                declared = self.servers[one.name].declared
+                entry, own_integer = self.scheme.entry(declared, self.key, one, self.directory)
                 arrived.append((one, declared.arrived(entry, own_integer, one.clear, one.sender)))
         # Before requests are made, since the key holder refuses a whole request that has an entry twice. One
         # of the two copied it, and the server cannot tell which.
         uses = Counter(own.short for _, own in arrived)
         for _, own in arrived:
             if uses[own.short] > 1:
-                self.part.report(
+                self.report(
                     own.sender, "Expected a fresh key of its own, got one that another message has too."
                 )
         requested: list[Requested] = []
-        for name in self.part.servers:
+        for name in self.servers:
             listed = tuple(pair for pair in arrived if pair[0].name == name and uses[pair[1].short] == 1)
             if listed:
                 requested.append((name, listed))
         if not requested:
             return {}
-        items = tuple(
-            self.part.servers[name].request([own for _, own in listed]) for name, listed in requested
-        )
-        return KeyHolderRequest(items, partial(AddAnswers, self.part, tuple(requested)))
+        items = tuple(self.servers[name].request([own for _, own in listed]) for name, listed in requested)
+        return KeyHolderRequest(items, partial(self.add, requested))
 
-
-@dataclass(frozen=True, eq=False)
-class AddAnswers:
-    """A work order of the server: add its own integers to the key holder's."""
-
-    part: Scoring
-    requested: tuple[Requested, ...]
-    replies: tuple[bytes, ...]
-
-    def run(self) -> Found:
+    def add(self, requested: Sequence[Requested], replies: tuple[bytes, ...]) -> Found:
+        """Add the server's own integers to the key holder's."""
         found: dict[Place, float] = {}
-        for (name, listed), reply in zip(self.requested, self.replies, strict=True):
+        for (name, listed), reply in zip(requested, replies, strict=True):
             # A refused request costs only its own query the scores.
             if reply == REFUSED:
                 continue
-            server = self.part.servers[name]
-            with blaming(self.part.report):
+            server = self.servers[name]
+            with blaming(self.report):
                 opened = server.opened([own for _, own in listed], reply, sender=KEY_HOLDER)
                 for (one, own), value in zip(listed, opened, strict=True):
                     if value is not None:
-                        with blaming(self.part.report):
+                        with blaming(self.report):
                             found[one.place] = server.score(own, value).value
         return found
 
@@ -466,25 +443,6 @@ class LinearKeyHolder:
 
 
 @dataclass(frozen=True)
-class OpenItems:
-    """A work order of the key holder: open the items of a request."""
-
-    open_: Callable[[bytes], bytes]
-    items: tuple[bytes, ...]
-    report: Callable[[str, str], None]
-
-    def run(self) -> tuple[bytes, ...]:
-        """The opening of each item, or `REFUSED`. Reasons go to `report`."""
-        replies = [REFUSED] * len(self.items)
-        for i, item in enumerate(self.items):
-            try:
-                replies[i] = self.open_(item)
-            except RemoteProtocolError as error:
-                self.report(error.sender, str(error))
-        return tuple(replies)
-
-
-@dataclass(frozen=True)
 class Ready:
     """The request, if it came, and its reply, if it is made."""
 
@@ -525,8 +483,16 @@ class OpeningMachine:
                 "Expected one request, got a second one: one is opened.", sender=sender, phase="opening"
             )
         if state.request is None:
-            return Step(Ready(message), need=Need(OpenItems(self.open_, message.items, self.report)))
+            return Step(Ready(message), need=Need(Work(partial(self.opened, message.items))))
         return Step(state, out=() if state.reply is None else (Outgoing((SERVER,), state.reply),))
+
+    def opened(self, items: Sequence[bytes]) -> tuple[bytes, ...]:
+        """The opening of each item, or `REFUSED`. Reasons go to `report`."""
+        replies = [REFUSED] * len(items)
+        for i, item in enumerate(items):
+            with blaming(self.report):
+                replies[i] = self.open_(item)
+        return tuple(replies)
 
     def provide(self, state: Ready, answer: tuple[bytes, ...]) -> Step[Ready]:
         reply = OpenReply(items=tuple(answer))

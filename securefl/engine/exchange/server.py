@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, PerClient, Sum, Value
 from securefl.core.append_map import AppendMap
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.machine import Expects, Need, Outgoing, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step, Work
 from securefl.core.messages import (
     OVERHEAD,
     Broadcast,
@@ -183,7 +183,7 @@ class Server:
             if isinstance(number, Sent)
         )
         if sent and self.scoring is not None:
-            return Step(Working(state), need=Need(self.scoring.score(sent)))
+            return Step(Working(state), need=Need(Work(partial(self.scoring.request, sent))))
         return self._closed(state, {})
 
     def provide(self, state: ServerState, answer: KeyHolderRequest | Found) -> Step[ServerState]:
@@ -205,7 +205,7 @@ class Server:
             raise _refusal(
                 sender, f"Expected {len(state.request.items)} items, got {len(reply.items)}.", "opening"
             )
-        return Step(Working(state.collected), need=Need(state.asked.then(reply.items)))
+        return Step(Working(state.collected), need=Need(Work(partial(state.asked.then, reply.items))))
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
         """End the collecting with the answers so far. Afterwards, repeat the request or end without scores.
