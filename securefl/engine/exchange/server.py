@@ -147,7 +147,9 @@ class Server:
     def _number(self, per_client: PerClient, came: Delivered, client: int) -> float | Sent:
         """A client's number, or what it sent in its place. Raises RemoteProtocolError for another form."""
         sender = client_name(client)
-        scoring = self.scoring if per_client.spec.name in self._concealed else None
+        scoring = self.scoring
+        if scoring is not None and per_client.spec.name not in scoring.names:
+            scoring = None
         sealed = scoring is not None
         hidden, open_ = per_client.lengths()
         length = open_ if sealed else hidden + open_
@@ -169,11 +171,6 @@ class Server:
         if not per_client.allows(number):
             raise _refusal(sender, f"Expected a {per_client.spec.name} in its public range, got one outside.")
         return number
-
-    @property
-    def _concealed(self) -> frozenset[str]:
-        """Names of the numbers that are sent encrypted."""
-        return frozenset() if self.scoring is None else self.scoring.names
 
     def _collected(self, state: Collecting) -> Step[ServerState]:
         sent = tuple(
