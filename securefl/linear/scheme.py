@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,6 +38,7 @@ from securefl.linear.turn import (
     PublicQuery,
     QueryKeyHolder,
     QueryServer,
+    refusal,
 )
 from securefl.storage.own_record import PartyKeys
 
@@ -141,10 +142,6 @@ class PublicQueries:
                 f"{len(self.weights)}, or some of another length."
             )
         return dict(zip(self.names, self.weights, strict=True))
-
-    def bound_to(self, weights: Iterable[bytes]) -> PublicQueries:
-        """The same queries, with a digest of each query's weights."""
-        return replace(self, weights=tuple(weights))
 
 
 class LinearScheme(ABC):
@@ -276,7 +273,7 @@ class LinearServer:
         terms = self._scheme.terms(asked.bounds, header)
         self._sealed[asked.bounds] = terms.message_bytes
         self._declared = {name: Declared.of(queries[name], terms, name) for name in asked.names}
-        return asked.bound_to(one.told for one in self._declared.values())
+        return replace(asked, weights=tuple(one.told for one in self._declared.values()))
 
     def begin(self, asked: PublicQueries, key: bytes, report: Report) -> Scoring:
         """The server's part of the exchange of these queries. Raises CryptoError as for `conceal`."""
@@ -474,14 +471,10 @@ class OpeningMachine:
 
     def receive(self, state: Ready, sender: str, message: OpenRequest) -> Step[Ready]:
         if sender != SERVER:
-            raise RemoteProtocolError(
-                f"Expected a request from the server, got one from {sender}.", sender=sender, phase="opening"
-            )
+            raise refusal(f"Expected a request from the server, got one from {sender}.", sender, "opening")
         # Repeating a request spends nothing: one is opened, and its reply is kept.
         if state.request not in (None, message):
-            raise RemoteProtocolError(
-                "Expected one request, got a second one: one is opened.", sender=sender, phase="opening"
-            )
+            raise refusal("Expected one request, got a second one: one is opened.", sender, "opening")
         if state.request is None:
             return Step(Ready(message), need=Need(Work(partial(self.opened, message.items))))
         return Step(state, out=() if state.reply is None else (Outgoing((SERVER,), state.reply),))
