@@ -68,12 +68,18 @@ def whole(rows: Rows, noted: Head | None) -> Head:
     if (found := replay(rows)) != head(rows):
         raise Damaged("its chain does not end at its noted head: rows were changed or are missing")
     # The note may be older: it is written after the transaction, and a process can be killed in between.
-    if noted not in (None, found) and replay(rows, noted.count) != noted:
+    if noted not in (None, found):
+        passes(rows, noted)
+    return found
+
+
+def passes(rows: Rows, noted: Head) -> None:
+    """Raise Damaged unless the rows pass through a head that was noted earlier."""
+    if (found := replay(rows, noted.count)) != noted:
         raise Damaged(
             f"expected the {noted.count} entries that were noted, got {found.count}, or different entries: "
             "releases are missing or changed, or it is an older copy"
         )
-    return found
 
 
 def move(db: Database, to: Head) -> None:

@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 from scipy.signal import lfilter
 from scipy.special import log_ndtr
 
-from securefl.accounting.events import History, Key
+from securefl.accounting.events import History
 
 Floats = NDArray[np.float64]
 FINE: Final = 1e-4
@@ -59,6 +59,7 @@ _LARGEST: Final = 5e6
 """A loss distribution with more entries would take hours or exhaust the memory, so RDP is used."""
 
 
+@lru_cache(maxsize=4096)  # a long run has a new history every round, and its parties have equal ones
 def epsilon(history: History, delta: float, *, interval: float = FINE) -> float:
     """Return the epsilon at `delta` of the whole history.
 
@@ -197,13 +198,13 @@ def compose(events: Mapping[DpEvent, int], delta: float) -> float:
     >>> round(compose({GaussianDpEvent(2.0): 4}, delta=1e-5), 3)
     4.377
     """
-    return _known(History.of(events).key(), delta, FINE)
+    return epsilon(History.of(events), delta, interval=FINE)
 
 
 def within(events: Mapping[DpEvent, int], delta: float, budget: float) -> bool:
     """Whether these events cost at most the budget. The fine epsilon is computed only if it decides."""
     history = History.of(events)
-    return fits(running_epsilon(history, delta), budget, lambda: _known(history.key(), delta, FINE))
+    return fits(running_epsilon(history, delta), budget, lambda: epsilon(history, delta, interval=FINE))
 
 
 def running_epsilon(history: History, delta: float) -> float:
@@ -212,7 +213,7 @@ def running_epsilon(history: History, delta: float) -> float:
     Noise that is calibrated by this number never makes a ledger state more. Parties of equal history share
     one composition.
     """
-    return _known(history.key(), delta, COARSE)
+    return epsilon(history, delta, interval=COARSE)
 
 
 def fits(rough: float, budget: float, exact: Callable[[], float]) -> bool:
@@ -228,21 +229,9 @@ def falls_short(found: float, noted: float) -> bool:
     return found * NEAR < noted
 
 
-@lru_cache(maxsize=4096)  # a long run has a new history every round
-def _known(key: Key, delta: float, interval: float) -> float:
-    """Return a cached epsilon: the parties of a plan and the arms of a study often have equal histories."""
-    return epsilon(History.of_key(key), delta, interval=interval)
-
-
+@lru_cache(maxsize=256)  # it takes a fifth of a second, and each party of each round asks for it
 def rdp_epsilon(history: History, delta: float, orders: tuple[float, ...] | None = None) -> float:
     """Return an upper bound on `epsilon` by Renyi differential privacy (Mironov 2017)."""
-    return _rdp(history.key(), delta, orders)
-
-
-@lru_cache(maxsize=256)
-def _rdp(key: Key, delta: float, orders: tuple[float, ...] | None) -> float:
-    """Cached as `_known` is: it takes a fifth of a second, and each party of each round asks for it."""
-    history = History.of_key(key)
     if history.endless:
         return math.inf
     return float(_accountant(history, orders).get_epsilon(delta))

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from securefl.accounting.composition import Floats, deltas, running_epsilon
-from securefl.accounting.events import History, Key
+from securefl.accounting.events import History
 from securefl.accounting.statements import releases_of
 from securefl.accounting.store import require_delta
 from securefl.core.errors import ConfigError
@@ -180,12 +180,12 @@ def curves(path: Path, *, holder: str | None = None) -> dict[str, dict[str, Curv
     ...     curves(path)
     {}
     """
-    made: dict[Key, Curve] = {}
+    made: dict[History, Curve] = {}
     found: dict[str, dict[str, Curve]] = {}
     for who, releases in releases_of(path).items():
         if holder not in (None, who):
             continue
         for party in PARTIES:
             one = against(party, releases)
-            found.setdefault(who, {})[party] = made.setdefault(one.history.key(), one)
+            found.setdefault(who, {})[party] = made.setdefault(one.history, one)
     return found

@@ -42,8 +42,6 @@ EXPOSED: Final = Charge(
 )
 """The charge of a value under the key holder's noise alone, which the key holder can subtract again."""
 Stored = dict[str, Any]
-Key = tuple[bool, float, frozenset[tuple[tuple[float, float], int]]]
-"""The hashable form of a `History`."""
 
 
 def steps_event(rate: float, noise_multiplier: float, count: int) -> DpEvent:
@@ -181,17 +179,11 @@ class History:
                     gaussians.append(count * (1 / z) * (1 / z))
                 else:
                     steps[q, z] = steps.get((q, z), 0) + count
-        # fsum is exact, so the same events in another order give the same number, and the same key.
-        return cls(endless, math.fsum(gaussians), {key: count for key, count in steps.items() if count})
+        # fsum is exact, and steps are sorted, so the same events in another order give the same number.
+        return cls(endless, math.fsum(gaussians), {key: n for key, n in sorted(steps.items()) if n})
 
-    def key(self) -> Key:
-        """Return a hashable form, the key of cached results."""
-        return self.endless, self.mu_squared, frozenset(self.steps.items())
-
-    @classmethod
-    def of_key(cls, key: Key) -> History:
-        """Return the history whose `key` this is."""
-        return cls(key[0], key[1], dict(key[2]))
+    def __hash__(self) -> int:
+        return hash((self.endless, self.mu_squared, frozenset(self.steps.items())))
 
     def events(self) -> Iterator[tuple[DpEvent, int]]:
         """Yield the one Gaussian of all Gaussians, and each kind of sampled steps, with their counts."""

@@ -47,12 +47,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securefl.accounting.budget import Budget
-from securefl.accounting.chain import Head, head, move, replay
+from securefl.accounting.chain import Head, head, move, passes
 from securefl.accounting.events import NO_COST, NON_PRIVATE, dump_charge
 from securefl.accounting.note import HeadNote
 from securefl.accounting.release_table import DeclaredQuery, ReleaseTable, by_holder
-from securefl.accounting.store import IDENTITY, KEY, KIND, Terms, connect, now, row_of
-from securefl.core.errors import BudgetExceeded, DataError, LocalProtocolError, UnaccountedRelease
+from securefl.accounting.store import IDENTITY, KEY, Terms, connect, now, row_of
+from securefl.core.errors import BudgetExceeded, LocalProtocolError, UnaccountedRelease
 from securefl.core.release import _LEDGER_ONLY, Charge, Permit, Release, ReleaseKey
 from securefl.core.wire import Header, encode
 from securefl.storage.database import Database
@@ -156,13 +156,7 @@ class Ledger(Budget[str]):
         If it does not, releases were deleted or changed, or this is an older copy or another ledger.
         """
         with self._db.explaining():
-            found = replay(self._db.each, noted.count)
-        if found != noted:
-            raise DataError(
-                f"{self._db.path}: expected the {noted.count} entries that were noted, got {found.count}, or "
-                "different entries: releases are missing or changed, or it is an older copy. "
-                f"{KIND.lost}"
-            )
+            passes(self._db.each, noted)
 
     # Writing ----------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ import math
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -173,10 +173,7 @@ class SharedLedger:
         DataError: if it is damaged, is of another version, or has lost a run.
     """
 
-    def __init__(
-        self, path: Path | str, terms: Terms, records: str, *, clock: Callable[[], str] = now
-    ) -> None:
-        self._clock = clock
+    def __init__(self, path: Path | str, terms: Terms, records: str) -> None:
         self._terms = terms
         self._db, self._note = Database.of(lasting(path), KIND), HeadNote(path)
         try:
@@ -187,8 +184,7 @@ class SharedLedger:
                     salt = secrets.token_hex(32)
                     write_terms(self._db, terms, **{_SALT: salt, _RECORDS: _keyed(salt, records)})
                 stored = _terms_of(self._db.rows)
-                _agree(path, stored, terms)
-                _same_records(path, stored, records)
+                _agree(path, stored, terms, records)
                 _entries(self._db.rows, before)
             self._noted()
         except BaseException:
@@ -231,7 +227,7 @@ class SharedLedger:
                 self._insert(own)
 
     def _insert(self, own: Allotment) -> None:
-        parts = (own.run, own.what, own.text, self._clock())
+        parts = (own.run, own.what, own.text, now())
         link = _head(self._db.rows).then(*parts)
         try:
             self._db.run("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", (link.count, *parts, link.digest))
@@ -259,8 +255,7 @@ def runs_of(path: Path, terms: Terms | None = None, records: str = "") -> Shared
         before = noted(path)  # read first, because a run may begin meanwhile
         found, stored = read(path, lambda db: _stored(db, path, before, terms))
     if terms is not None and stored:
-        _agree(path, stored, terms)
-        _same_records(path, stored, records)
+        _agree(path, stored, terms, records)
     return found
 
 
@@ -320,7 +315,8 @@ def _entries(rows: Rows, before: Head | None) -> tuple[Allotment, ...]:
     return tuple(found)
 
 
-def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
+def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms, records: str) -> None:
+    """Raise ConfigError for other terms than the stored ones, or other records."""
     require_terms(
         stored,
         terms,
@@ -329,9 +325,6 @@ def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms) -> None:
         "what these records have spent.",
         f"{path}: ",
     )
-
-
-def _same_records(path: Path | str, stored: Mapping[str, str], records: str) -> None:
     if not hmac.compare_digest(stored[_RECORDS], _keyed(stored[_SALT], records)):
         raise ConfigError(
             f"{path}: expected the records that this shared ledger was made for, got records that its check "

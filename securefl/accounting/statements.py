@@ -71,8 +71,7 @@ def statement(path: Path, *, party: str, holder: str | None = None) -> Statement
     0
     """
     with explaining(path, KIND):
-        before = noted(path)  # read first, because a run may add releases meanwhile
-        terms, releases, head = read(path, lambda db: _stored(db, path, before))
+        terms, releases, head = _stored(path)
         # a ledger has many rows and few distinct charges
         parsed = cache(
             lambda charge: (load_charge(charge).by_party()[party], json.loads(charge)[party]["event"])
@@ -128,8 +127,7 @@ def states_of(path: Path, holder: str) -> Counter[tuple[str, Charge]]:
 def _counted(path: Path) -> Counter[tuple[str, str, Charge, str]]:
     """The releases by holder, name, charge and state."""
     with explaining(path, KIND):
-        before = noted(path)  # read first, because a run may add releases meanwhile
-        _, releases, _ = read(path, lambda db: _stored(db, path, before))
+        _, releases, _ = _stored(path)
         rows = Counter((holder, name, charge, state) for _, holder, _, name, charge, state in releases)
         with decoding():
             parsed = {charge: load_charge(charge) for _, _, charge, _ in rows}
@@ -163,12 +161,16 @@ def _terms(path: Path) -> dict[str, str]:
     return read(path, ask)
 
 
-def _stored(
-    db: sqlite3.Connection, path: Path, noted: Head | None
-) -> tuple[dict[str, str], list[tuple[Any, ...]], Head]:
-    rows = rows_of(db)
-    db.execute("BEGIN")  # a consistent view of the ledger, also while a run writes to it
-    require(db, path, KIND)
-    state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
-    releases = rows(f"SELECT at, holder, round, name, charge, {state} FROM releases ORDER BY reserved")
-    return dict(rows("SELECT name, value FROM terms")), releases, whole(rows, noted)
+def _stored(path: Path) -> tuple[dict[str, str], list[tuple[Any, ...]], Head]:
+    """Within `explaining`: the terms, all releases, and the newest link."""
+    before = noted(path)  # read first, because a run may add releases meanwhile
+
+    def ask(db: sqlite3.Connection) -> tuple[dict[str, str], list[tuple[Any, ...]], Head]:
+        rows = rows_of(db)
+        db.execute("BEGIN")  # a consistent view of the ledger, also while a run writes to it
+        require(db, path, KIND)
+        state = "CASE WHEN committed IS NULL THEN 'reserved' ELSE 'committed' END"
+        releases = rows(f"SELECT at, holder, round, name, charge, {state} FROM releases ORDER BY reserved")
+        return dict(rows("SELECT name, value FROM terms")), releases, whole(rows, before)
+
+    return read(path, ask)

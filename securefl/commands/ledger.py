@@ -18,7 +18,7 @@ from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
 if TYPE_CHECKING:
     from securefl.accounting.curve import Curve
-    from securefl.accounting.events import Key
+    from securefl.accounting.events import History
 
 _MAGIC = b"SQLite format 3\0"
 _DELTAS: Final = (1e-3, 1e-5, 1e-7)
@@ -123,10 +123,10 @@ def curve(path: Path, holder: str | None, out: Path | None, as_json: bool) -> No
     if out is not None:
         require_picture(out)
     found, delta = curves(_of_one_run(path), holder=holder), terms_of(path).delta
-    lines: dict[tuple[str, Key], tuple[Curve, list[str]]] = {}
+    lines: dict[tuple[str, History], tuple[Curve, list[str]]] = {}
     for who, parties in found.items():
         for party, own in parties.items():
-            lines.setdefault((party, own.history.key()), (own, []))[1].append(who)
+            lines.setdefault((party, own.history), (own, []))[1].append(who)
     if out is not None and lines:
         worst: dict[str, Curve] = {}
         for (party, _), (own, _) in lines.items():

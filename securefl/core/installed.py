@@ -76,14 +76,9 @@ def needing(extra: str, work: str) -> Iterator[None]:
         ) from None
 
 
-def versions() -> dict[str, str]:
+@cache  # what is loaded stays as it is, whatever is installed meanwhile
+def versions() -> Mapping[str, str]:
     """Versions of Python and of the packages that figures depend on."""
-    return dict(_versions())
-
-
-@cache
-def _versions() -> Mapping[str, str]:
-    """What is loaded stays as it is, whatever is installed meanwhile."""
     found = {"python": platform.python_version()}
     for name in _VERSIONED:
         try:

@@ -13,8 +13,8 @@ state, and only the sender loses its place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from securefl.core.wire import Header, Limit
@@ -49,10 +49,11 @@ class Need:
     order: Any
 
 
-class Work(Protocol):
-    """An order that contains its own inputs. The host can run it anywhere, and provides its return value."""
+@dataclass(frozen=True)
+class Work:
+    """An order that contains its own inputs. The host runs it, and provides its return value."""
 
-    def run(self) -> Any: ...
+    run: Callable[[], Any] = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from securefl.core.logs import to_stderr
 from securefl.core.messages import client_name
 from securefl.core.release import PARTIES, SERVER
 from securefl.core.text_safety import some
-from securefl.deployment import keys, plan_file
+from securefl.deployment import plan_file
 from securefl.deployment import spending as spendings
 from securefl.deployment.engine import RemoteEngine, ServerSide
 from securefl.deployment.folder import STUDY
@@ -184,8 +184,8 @@ def others_of(folder: Path) -> tuple[str, ...]:
 
     Raises ConfigError if the folder is another party's, or has no pinned roster.
     """
-    members = pinned_of(folder, _servers(folder)).members
-    return tuple(name for name in sorted(members) if name != SERVER)
+    pinned, _ = pinned_of(folder, _servers(folder))
+    return tuple(name for name in sorted(pinned.members) if name != SERVER)
 
 
 def run_deployed(
@@ -253,7 +253,7 @@ def run_deployed(
         )
     # Two coordinators of one folder would end each other's sessions, whatever their run folders are.
     with locked(folder, say):
-        pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
+        pinned, identity = pinned_of(folder, content)
         patience = Patience(seconds=wait, say=say, stop=stop, clock=clock, pause=pause)
         backend = OwnMachines(content, pinned, identity, exchange, patience)
         records: list[Mapping[str, Any]] = []

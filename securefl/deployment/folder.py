@@ -327,7 +327,7 @@ def opened(folder: Path, *, new_records: str = "", trusted: Sequence[Path] = ())
     DataError if its file is lost or an older copy, or if the records changed without a reason.
     """
     content = plan_file.read(folder)
-    pinned, identity = pinned_of(folder, content), keys.read(folder, content.name)
+    pinned, identity = pinned_of(folder, content)
     with held(content.name, folder, Counter(Path(content.counter)), _ledger_terms(content)) as files:
         study = config.of_folder(folder / STUDY, trusted)
         keeper = None

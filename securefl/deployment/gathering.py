@@ -132,7 +132,7 @@ class Gathering:
                 raise TooFewParties(self._sentence(number, lacking))
             if patience.stop is not None:
                 patience.stop.check()
-            line = f"Round {number} waits for {self._awaited(resting)}."
+            line = f"Round {number} waits for {self._absentees(set(self.absent) - set(resting))}."
             if line != told:
                 told = line
                 _log.info("%s", line)
@@ -149,9 +149,6 @@ class Gathering:
         if len(present) < fewest:
             parts.append(f"{fewest} clients, of which {len(present)} are present")
         return " and ".join(parts)
-
-    def _awaited(self, resting: Collection[str]) -> str:
-        return self._absentees({name for name in self.absent if name not in resting})
 
     def _absentees(self, which: Collection[str]) -> str:
         return some([f"{name} ({self.absent[name].value})" for name in sorted(which)])

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from securefl.algorithm.plan import Plan
 from securefl.core.agreement import Identity, tagged
 from securefl.core.agreement import fields as lengthened
-from securefl.core.errors import CryptoError, RemoteProtocolError
-from securefl.core.keys import PublicKey, Signature
-from securefl.core.signing import SIGNATURE_BYTES, verify
+from securefl.core.errors import RemoteProtocolError
+from securefl.core.signing import SIGNATURE_BYTES
 from securefl.core.wire import Header, Limit, decode, encode, message
 from securefl.deployment.roster import PinnedRoster
 
@@ -82,10 +81,6 @@ class Enter:
             plan=plan.text(), study=study, work=work, roster=pinned.digest, nonce=nonce, signature=b""
         )
         return replace(unsigned, signature=server.signing.sign(unsigned.text()).raw)
-
-    def require_signed(self, server: PublicKey) -> None:
-        """Raise CryptoError unless the owner of this key signed the request."""
-        verify(server, Signature(self.signature), self.text())
 
     def text(self) -> bytes:
         """The bytes that are signed."""
@@ -186,14 +181,6 @@ class SignedTurn:
         """The turn, signed with the server's lasting key."""
         unsigned = cls(visit=visit, number=number, signature=b"", turn=encode_envelope(turn))
         return replace(unsigned, signature=server.signing.sign(unsigned.text(session, party)).raw)
-
-    def is_signed(self, server: PublicKey, session: bytes, party: str) -> bool:
-        """Whether the owner of this key signed the turn, for this session and this party."""
-        try:
-            verify(server, Signature(self.signature), self.text(session, party))
-        except CryptoError:
-            return False
-        return True
 
     def text(self, session: bytes, party: str) -> bytes:
         """The bytes that are signed."""

@@ -23,8 +23,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState
 from securefl.core.errors import ConfigError, CryptoError, RemoteProtocolError, SecureFLError
+from securefl.core.keys import Signature
 from securefl.core.logs import logger
 from securefl.core.release import SERVER
+from securefl.core.signing import verify
 from securefl.deployment.messages import (
     REFUSED,
     VISIT_BYTES,
@@ -185,17 +187,24 @@ class PartySession:
             raise by_server(
                 "Expected a turn for this visit, got one from before a restart, or of another session."
             )
-        if not signed.is_signed(self.pinned.members[SERVER].identity, self._session, self.name):
-            raise by_server(
-                "Expected a turn that the server signed for this party and session, got turn "
-                f"{signed.number} without "
-                "such a signature: it is another party's, or was changed on its way."
-            )
+        self._require_signed(
+            signed.signature,
+            signed.text(self._session, self.name),
+            f"Expected a turn that the server signed for this party and session, got turn {signed.number} "
+            "without such a signature: it is another party's, or was changed on its way.",
+        )
         if not 0 <= signed.number - here.next < _MOST_LOST:
             raise by_server(
                 f"Expected turn {here.next}, or a later one near it, got turn {signed.number}: an old one "
                 "was replayed, or came late."
             )
+
+    def _require_signed(self, signature: bytes, text: bytes, refusal: str) -> None:
+        """Raise RemoteProtocolError, with this refusal, unless the pinned server signed the text."""
+        try:
+            verify(self.pinned.members[SERVER].identity, Signature(signature), text)
+        except CryptoError:
+            raise by_server(refusal) from None
 
     def _keep(self, party: Party) -> None:
         if not isinstance(party, ClientParty):
@@ -236,13 +245,12 @@ class PartySession:
 
     def _checked(self, enter: Enter) -> bytes:
         """The session under the party's own plan and roster. RemoteProtocolError if the request differs."""
-        try:
-            enter.require_signed(self.pinned.members[SERVER].identity)
-        except CryptoError:
-            raise by_server(
-                "Expected a request signed by the server of the roster, got one that it did not sign: it is "
-                "another server's, or was changed on its way."
-            ) from None
+        self._require_signed(
+            enter.signature,
+            enter.text(),
+            "Expected a request signed by the server of the roster, got one that it did not sign: it is "
+            "another server's, or was changed on its way.",
+        )
         found = differences(
             {**json.loads(self.plan.text()), **_digests(self.pinned.digest, self.work)},
             {**enter.table(sender=SERVER), **_digests(enter.roster, enter.work)},

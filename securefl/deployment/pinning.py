@@ -57,8 +57,7 @@ def pin(folder: Path, pinned: PinnedRoster, text: str) -> PlanFile:
     """Pin a roster that was read from `text`. Raises ConfigError if it does not fit the study or the keys."""
     with locked(folder):
         content = plan_file.read(folder)
-        newest_keys(folder, content)
-        _require_own(folder, content, pinned)
+        _require_own(content, pinned, newest_keys(folder, content))
         if len(pinned.clients) != content.clients:
             raise ConfigError(
                 f"Expected a roster of the study's {content.clients} clients, got {len(pinned.clients)}. Ask "
@@ -70,8 +69,8 @@ def pin(folder: Path, pinned: PinnedRoster, text: str) -> PlanFile:
         return content
 
 
-def _require_own(folder: Path, content: PlanFile, pinned: PinnedRoster) -> None:
-    own = keys.read(folder, content.name).member()
+def _require_own(content: PlanFile, pinned: PinnedRoster, identity: Identity) -> None:
+    own = identity.member()
     if pinned.members.get(content.name) != own:
         raise ConfigError(
             f"Expected {content.name} in the roster with its own keys, {fingerprint(own)}, "
@@ -80,8 +79,11 @@ def _require_own(folder: Path, content: PlanFile, pinned: PinnedRoster) -> None:
         )
 
 
-def pinned_of(folder: Path, content: PlanFile) -> PinnedRoster:
-    """The roster that the party pinned. Raises ConfigError if none is pinned, or it was changed since."""
+def pinned_of(folder: Path, content: PlanFile) -> tuple[PinnedRoster, Identity]:
+    """The roster that the party pinned, and its keys.
+
+    Raises ConfigError if no roster is pinned, or it was changed since, and as `newest_keys`.
+    """
     if not content.roster:
         raise ConfigError(
             f"Expected a pinned roster, got none. Send the line of `securefl party enrol {folder}` to the "
@@ -93,6 +95,6 @@ def pinned_of(folder: Path, content: PlanFile) -> PinnedRoster:
             f"Expected the roster that was pinned, {content.roster[:16]}, got {pinned.digest.hex()[:16]}: "
             f"{folder / ROSTER} was changed since. Compare the fingerprints, and pin it again."
         )
-    _require_own(folder, content, pinned)
-    newest_keys(folder, content)
-    return pinned
+    own = newest_keys(folder, content)
+    _require_own(content, pinned, own)
+    return pinned, own

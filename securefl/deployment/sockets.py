@@ -31,14 +31,14 @@ class SocketExchange:
 
     Args:
         sockets: the path of each party's socket. A party without one is silent.
-        deadline: seconds for one request and its reply. One of them includes the training.
-        entering: the same for a request to enter, at most `deadline`. A party that trains for an earlier
-            request answers later, and is asked again.
+        deadline: seconds for one request and its reply. One of them includes the training. A request to
+            enter has 10 seconds at most: a party that trains for an earlier request answers later, and is
+            asked again.
         say: prints why a party's socket is not used, such as another user who listens: once, until the reason
             is another. It is not called for a party that is merely silent. By default the log gets a warning.
 
     Raises:
-        ValueError: a deadline is not positive and finite.
+        ValueError: the deadline is not positive and finite.
     """
 
     def __init__(
@@ -46,14 +46,12 @@ class SocketExchange:
         sockets: Mapping[str, Path | str],
         *,
         deadline: float,
-        entering: float = ENTERING,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        for seconds in (deadline, entering):
-            if not 0 < seconds < float("inf"):
-                raise ValueError(f"Expected a deadline of some seconds for each request, got {seconds}.")
+        if not 0 < deadline < float("inf"):
+            raise ValueError(f"Expected a deadline of some seconds for each request, got {deadline}.")
         self._sockets = dict(sockets)
-        self._deadline, self._entering = deadline, min(entering, deadline)
+        self._deadline, self._entering = deadline, min(ENTERING, deadline)
         self._say, self._told = say or _log.warning, dict[str, str]()
 
     def __call__(self, requests: Mapping[str, bytes], entering: bool = False) -> dict[str, bytes]:

@@ -189,7 +189,7 @@ class RemoteTransport:
 
     def _count(self, name: str, turn: Turn, reply: TurnReply) -> None:
         for counts, packets in ((self.traffic.received, turn.packets), (self.traffic.sent, reply.packets)):
-            counts[name] = counts.get(name, 0) + sum(len(own.data) for own in packets)
+            counts[name] += sum(len(own.data) for own in packets)
 
 
 def _grouped(packets: Sequence[Packet]) -> dict[str, list[Parcel]]:

@@ -16,7 +16,7 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from scipy.optimize import brentq
 
 from securefl.accounting.composition import compose, running_epsilon
-from securefl.accounting.events import History, Key, steps_event
+from securefl.accounting.events import History, steps_event
 from securefl.accounting.store import require_delta
 from securefl.core.errors import ConfigError
 from securefl.core.release import Adjacency
@@ -195,9 +195,9 @@ def shared_training_noise(
         ConfigError: a value is out of range, or no noise between 0.02 and 1e7 costs this epsilon.
     """
     _check_epsilon(epsilon)
-    key = History.of(training).scaled(1 / at).key()
-    alone = _training_noise(epsilon, delta, key)
-    return _shared(epsilon, delta, key, releases, alone) if releases else alone
+    unit = History.of(training).scaled(1 / at)
+    alone = _training_noise(epsilon, delta, unit)
+    return _shared(epsilon, delta, unit, releases, alone) if releases else alone
 
 
 def check_training(epsilon: float, delta: float, spent: Mapping[DpEvent, int]) -> None:
@@ -247,9 +247,8 @@ def _beside(epsilon: float, delta: float, releases: int, other: frozenset[tuple[
 
 
 @lru_cache(maxsize=256)
-def _training_noise(epsilon: float, delta: float, training: Key) -> float:
+def _training_noise(epsilon: float, delta: float, unit: History) -> float:
     """Search for the noise multiplier of this history, which has a multiplier of 1."""
-    unit = History.of_key(training)
     steps = sum(unit.steps.values())
     schedule = f"{steps:,} steps at sampling rates up to {max([q for q, _ in unit.steps], default=1.0):g}"
     if not steps:
@@ -286,9 +285,7 @@ def _training_noise(epsilon: float, delta: float, training: Key) -> float:
 
 
 @lru_cache(maxsize=64)
-def _shared(epsilon: float, delta: float, training: Key, releases: int, alone: float) -> float:
-    unit = History.of_key(training)
-
+def _shared(epsilon: float, delta: float, unit: History, releases: int, alone: float) -> float:
     def excess(log_multiplier: float) -> float:
         noised = unit.scaled(exp(log_multiplier))
         cost = max(running_epsilon(noised, delta), 1e-6 * epsilon)  # below, half of the noise costs nothing

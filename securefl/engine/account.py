@@ -127,21 +127,17 @@ class Account:
             if own.spec.schedule.due(number) and not (own.spec.schedule.once and number > 1)
         ]
         names, retired, known = tuple(name for name, _ in wants), set[int](), self._refused
+        limits = {
+            name: most
+            for name, own in self._protected.items()
+            if (most := own.spec.schedule.most_releases(self._plan.max_rounds)) is not None
+        }
         self._refused = {}
         for counts, clients in self.counts.groups():  # clients with the same queries retire together
             refused = known.get((names, counts))
             if refused is None:  # a history that is new since the last call
-                refused = self._spent(counts, names)
-                refused = refused or self._budget.refusal(next(iter(clients)), wants) is not None
+                refused = self._budget.refusal(next(iter(clients)), wants, limits) is not None
             self._refused[names, counts] = refused
             if refused:
                 retired |= clients
         return frozenset(retired)
-
-    def _spent(self, counts: Counts, names: Sequence[str]) -> bool:
-        """Whether a client with these counts has made all releases that one of these values allows."""
-        for name in names:
-            most = self._protected[name].spec.schedule.most_releases(self._plan.max_rounds)
-            if most is not None and sum(n for (own, _), n in counts if own == name) >= most:
-                return True
-        return False

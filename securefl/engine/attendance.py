@@ -161,7 +161,7 @@ class Attendance:
             if known is None or known.why != why.value:
                 self._open[name] = Absent(name, why.value, number)
         here = {*seen.absent, *over_budget}
-        clients = {name for name in seen.asked if _is_client(name)}
+        clients = {name for name in seen.asked if name.startswith("client-")}
         return Presence(
             number=number,
             asked=len(clients),
@@ -169,10 +169,6 @@ class Attendance:
             absent=tuple(sorted(self._open[name] for name in here if name in self._open)),
             short=seen.short,
         )
-
-
-def _is_client(name: str) -> bool:
-    return name.startswith("client-")
 
 
 def spans(rounds: Sequence[Presence]) -> list[tuple[Absent, int, int]]:

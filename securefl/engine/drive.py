@@ -7,6 +7,7 @@ peer's later packets to the same machine; no other link is affected.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,16 +55,15 @@ class Traffic:
     be decoded. rejected_from: the senders of refused messages, and why. late: messages of an earlier place.
     """
 
-    sent: dict[str, int] = field(default_factory=dict)
-    received: dict[str, int] = field(default_factory=dict)
+    sent: Counter[str] = field(default_factory=Counter)
+    received: Counter[str] = field(default_factory=Counter)
     rejected_from: dict[str, str] = field(default_factory=dict)
     late: int = 0
 
     def add(self, other: Traffic) -> None:
         """Add another exchange's traffic."""
-        for mine, theirs in ((self.sent, other.sent), (self.received, other.received)):
-            for party, count in theirs.items():
-                mine[party] = mine.get(party, 0) + count
+        self.sent.update(other.sent)
+        self.received.update(other.received)
         self.rejected_from |= other.rejected_from
         self.late += other.late
 
@@ -115,8 +115,7 @@ class Driver:
             if body is None:
                 self.traffic.late += 1
                 return []
-            received = self.traffic.received
-            received[packet.to] = received.get(packet.to, 0) + len(packet.data)
+            self.traffic.received[packet.to] += len(packet.data)
             step = machine.receive(state, packet.sender, body)
             self.heard.add(packet.sender)
             return self._absorb({packet.to: step})
@@ -164,7 +163,7 @@ class Driver:
         packets = []
         for (party, envelope), data in zip(outbox, encoded, strict=True):
             for to in envelope.to:
-                self.traffic.sent[party] = self.traffic.sent.get(party, 0) + len(data)
+                self.traffic.sent[party] += len(data)
                 packets.append(Packet(party, to, data))
         return packets
 

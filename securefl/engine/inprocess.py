@@ -29,7 +29,6 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -141,8 +140,9 @@ def _unchanging(cls: Any) -> bool:
 class InProcess:
     """An engine that runs a server, its clients and a key holder in this process.
 
+    They share a cache of what several of them need.
+
     clients: each party object runs one client or several. Together they have every number once.
-    once: the cache that all parties share in a simulation; by default each party does all work itself.
     Raises ConfigError if two parties have one name.
     """
 
@@ -151,8 +151,6 @@ class InProcess:
         server: ServerParty,
         clients: Sequence[ClientParty],
         key_holder: KeyHolderParty | None = None,
-        *,
-        once: SimulationCache | None = None,
     ) -> None:
         self.server = server
         self._clients = clients
@@ -167,7 +165,7 @@ class InProcess:
                 f"Expected each party once, got {', '.join(twice)} twice. Number clients apart."
             )
         self._session: bytes | None = None
-        self._once = once
+        self._once = SimulationCache()
 
     @property
     def kept(self) -> Mapping[int, ClientState]:
@@ -215,12 +213,17 @@ class InProcess:
                 found.update(zip(own, party.members(session, own), strict=True))
             return [found[name] for name in names]
 
-        directory = Directory(session, self.server.member(session), holder, members)
-        if self._once is not None:
-            once = self._once
-            directory = replace(
-                directory, verify=once.verify, agree=once.agree, signed=once.signed, known=once
-            )
+        once = self._once
+        directory = Directory(
+            session,
+            self.server.member(session),
+            holder,
+            members,
+            verify=once.verify,
+            agree=once.agree,
+            signed=once.signed,
+            known=once,
+        )
         self.server.enter(directory)
         for party in self._parties:
             party.enter(directory)
@@ -230,7 +233,7 @@ class InProcess:
 class _Carrier:
     """The transport of one query. Calls arrive at once; messages pass over the simulated network."""
 
-    def __init__(self, parties: Sequence[Party], network: Network, once: SimulationCache | None) -> None:
+    def __init__(self, parties: Sequence[Party], network: Network, once: SimulationCache) -> None:
         self.log = Log()
         self.absent: dict[str, Absence] = {}
         self._once = once
@@ -259,15 +262,12 @@ class _Carrier:
         here = [party.drive for party in self._parties if party.drive is not None]
         clients = [own for own in here if own.header == drive.header and KEY_HOLDER not in own.machines]
         holders = [own for own in here if own.header == drive.header and KEY_HOLDER in own.machines]
-        if self._once is None:
+        for own in clients:
+            own.decode = self._once.decode
+        try:
             self._network.run([*clients, drive, *holders])
-        else:
-            for own in clients:
-                own.decode = self._once.decode
-            try:
-                self._network.run([*clients, drive, *holders])
-            finally:
-                self._once.forget()
+        finally:
+            self._once.forget()
         for own in (*clients, *holders):
             self.log.traffic.add(own.traffic)
 
@@ -331,9 +331,9 @@ def simulated(
     )
     scheme = scheme_of(plan)
     if scores is None and (scheme is None or not scheme.key_holder_learns):
-        return InProcess(server, [clients], once=SimulationCache())
+        return InProcess(server, [clients])
     holder = KeyHolderParty(plan, spec, OwnRecord(KEY_HOLDER, journal), scores=scores)
-    return InProcess(server, [clients], holder, once=SimulationCache())
+    return InProcess(server, [clients], holder)
 
 
 def _tell_unanswered(query: CohortQuery, answers: Answers, log: Log) -> None:

@@ -43,7 +43,8 @@ class Log:
         for own, copy in ((self, found), (self.traffic, found.traffic)):
             for name, notes in vars(own).items():
                 if isinstance(notes, dict):
-                    setattr(copy, name, {clients.get(party, party): note for party, note in notes.items()})
+                    named = {clients.get(party, party): note for party, note in notes.items()}
+                    setattr(copy, name, type(notes)(named))
         found.traffic.late = self.traffic.late
         return found
 

@@ -58,8 +58,8 @@ class GridExchange:
         grid: Flower's, or an object with its methods.
         nodes: the known nodes by party. A party without a node is silent.
         deadline: seconds that a wave may take. A party that has not replied by then is silent. While the
-            SuperLink is away, Flower waits for it, and the wave with it.
-        entering: the same for a wave of requests to enter, at most `deadline`.
+            SuperLink is away, Flower waits for it, and the wave with it. A wave of requests to enter takes
+            120 seconds at most.
         say: prints why a party has no node, once, until it is no longer so. By default the log gets a
             warning.
         clock, pause: read and wait for seconds; tests inject others.
@@ -70,7 +70,7 @@ class GridExchange:
     reply, and a reply after its wave, is dropped.
 
     Raises:
-        ValueError: a deadline is not positive and finite.
+        ValueError: the deadline is not positive and finite.
     """
 
     def __init__(
@@ -79,17 +79,15 @@ class GridExchange:
         nodes: Mapping[str, int] | None = None,
         *,
         deadline: float,
-        entering: float = ENTERING,
         say: Callable[[str], None] | None = None,
         clock: Callable[[], float] = monotonic,
         pause: Callable[[float], None] = sleep,
     ) -> None:
-        for seconds in (deadline, entering):
-            if not 0 < seconds < float("inf"):
-                raise ValueError(f"Expected a deadline of some seconds for each wave, got {seconds}.")
+        if not 0 < deadline < float("inf"):
+            raise ValueError(f"Expected a deadline of some seconds for each wave, got {deadline}.")
         self._grid, self._say, self._noted = grid, say or _log.warning, set[str]()
         self._known = {node: name for name, node in (nodes or {}).items()}
-        self._deadline, self._entering = deadline, min(entering, deadline)
+        self._deadline, self._entering = deadline, min(ENTERING, deadline)
         self._clock, self._pause = clock, pause
         if isinstance(invoker := getattr(grid, "_retry_invoker", None), RetryInvoker):
             _outlasting(invoker)

@@ -36,9 +36,8 @@ from securefl.flower.records import Layout, Task
 from securefl.flower.secure_app import inner_of, result_of
 from securefl.flower.secure_grid import never_opened, require_weights, served
 from securefl.flower.secured_strategy import ROSTER, RehearsalGrid, Started
-from securefl.flower.terms import PREFIX, AppTerms
+from securefl.flower.terms import PREFIX, AppTerms, read_table
 from securefl.mechanisms.charges import events_of
-from securefl.storage.texts import read_text, toml
 from securefl.sums.registry import has_key_holder
 
 NODES: Final = 10
@@ -114,10 +113,7 @@ def rehearse(app: Path, *, nodes: int | None = None, training: bool = True) -> R
 
 def _described(app: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     path = app / "pyproject.toml"
-    try:
-        table: Any = toml(read_text(path))
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    table = read_table(path)
     for name in ("tool", "flwr", "app"):
         table = _table_of(path, table, name)
     parts = _table_of(path, table, "components")

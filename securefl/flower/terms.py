@@ -67,7 +67,7 @@ class AppTerms:
     @classmethod
     def read(cls, path: Path) -> AppTerms:
         """The terms of a TOML file. Raises ConfigError if they are invalid, or can never be released."""
-        return _terms(_table(path), str(path))
+        return _terms(read_table(path), str(path))
 
     @classmethod
     def of(cls, config: Config, path: Sequence[str | Path] | None = None) -> AppTerms:
@@ -98,11 +98,12 @@ class AppTerms:
                     f"{', '.join(map(str, folders[:3]))}."
                 )
             source = f"{found} and the run config" if own else str(found)
-            return _terms(_merged(_table(found), own), source)
+            return _terms(_merged(read_table(found), own), source)
         return _terms({_TERMS: said, **own}, "the run config")
 
 
-def _table(path: Path) -> dict[str, Any]:
+def read_table(path: Path) -> dict[str, Any]:
+    """The table of a TOML file. Raises ConfigError, with the file's name, if it has none."""
     try:
         return toml(read_text(path))
     except ConfigError as error:

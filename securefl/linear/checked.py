@@ -49,7 +49,7 @@ from securefl.linear.checks import NUMBER, Checks, Coefficients, hash_of
 from securefl.linear.encryptor import Encryptor, admitted
 from securefl.linear.scheme import LinearScheme, Report, Sent
 from securefl.linear.terms import LinearTerms, flooded
-from securefl.linear.turn import Answer, Declared, PublicQuery
+from securefl.linear.turn import Answer, Declared, PublicQuery, refusal
 from securefl.storage.own_record import PartyKeys
 
 # The client -----------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Encrypted:
 def admit(message: bytes, checks: Checks, key: bytes, *, sender: str) -> Encrypted:
     """The gate: a client's message under the key of this name, or RemoteProtocolError(sender)."""
     if len(message) != checks.message_bytes:
-        raise _refusal(f"Expected {checks.message_bytes} bytes, got {len(message)}.", sender, "gate")
+        raise refusal(f"Expected {checks.message_bytes} bytes, got {len(message)}.", sender, "gate")
     ciphertext, terms = message[:-SIGNATURE_BYTES], checks.terms
     parts = admitted(ciphertext, gate.tag("ciphertext", key, terms.digest()), terms, sender=sender)
     # Copied, so that the other half is not kept with it.
@@ -130,7 +130,7 @@ def product_of(
     try:
         check(public, Signature(message.signature), statement(query, client, hash_of(message.c1)))
     except CryptoError as error:
-        raise _refusal(str(error), sender) from None
+        raise refusal(str(error), sender, "checks") from None
     return _coefficient(declared.factors, message.c0, query.terms.terms.parameters)
 
 
@@ -164,7 +164,7 @@ def verified(
     try:
         check(public, Signature(signature), said)
     except CryptoError as error:
-        raise _refusal(f"{client}: {error}", sender) from None
+        raise refusal(f"{client}: {error}", sender, "checks") from None
     terms, p = query.terms.terms, query.terms.terms.parameters
     size = len(c1) // terms.ciphertexts
     parts = [
@@ -235,7 +235,7 @@ class CheckedAnswerer(Guarded):
         try:
             client, public = self._member(number)
         except CryptoError as error:
-            raise _refusal(f"Client {number}: {error}", sender) from None
+            raise refusal(f"Client {number}: {error}", sender, "checks") from None
         said, parts = verified(
             query, client, public, entry[NUMBER:at], entry[at:], check=self._verify, sender=sender
         )
@@ -252,10 +252,6 @@ def _multiplied(left: Residues, right: Residues, p: Parameters) -> Residues:
     # As Python's integers, since products have 120 bits. Once a query, not once a client.
     primes = np.array(p.primes, dtype=object)[:, None]
     return np.asarray(left.astype(object) * right.astype(object) % primes, dtype=np.uint64)
-
-
-def _refusal(what: str, sender: str, phase: str = "checks") -> RemoteProtocolError:
-    return RemoteProtocolError(what, sender=sender, phase=phase)
 
 
 # The scheme -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,6 +38,7 @@ from securefl.linear.turn import (
     PublicQuery,
     QueryKeyHolder,
     QueryServer,
+    refusal,
 )
 from securefl.storage.own_record import PartyKeys
 
@@ -91,12 +92,11 @@ class KeyHolderRequest:
 
     Attributes:
         items: the items to open. The key holder gives one reply per item.
-        then: makes the work order that reads these replies, and ends in `Found`. It holds the masks, which
-            stay here.
+        then: reads these replies, which is slow work. It holds the masks, which stay here.
     """
 
     items: tuple[bytes, ...]
-    then: Callable[[tuple[bytes, ...]], Work]
+    then: Callable[[tuple[bytes, ...]], Found]
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,6 @@ class PublicQueries:
                 f"{len(self.weights)}, or some of another length."
             )
         return dict(zip(self.names, self.weights, strict=True))
-
-    def bound_to(self, weights: Iterable[bytes]) -> PublicQueries:
-        """The same queries, with a digest of each query's weights."""
-        return replace(self, weights=tuple(weights))
 
 
 class LinearScheme(ABC):
@@ -277,7 +273,7 @@ class LinearServer:
         terms = self._scheme.terms(asked.bounds, header)
         self._sealed[asked.bounds] = terms.message_bytes
         self._declared = {name: Declared.of(queries[name], terms, name) for name in asked.names}
-        return asked.bound_to(one.told for one in self._declared.values())
+        return replace(asked, weights=tuple(one.told for one in self._declared.values()))
 
     def begin(self, asked: PublicQueries, key: bytes, report: Report) -> Scoring:
         """The server's part of the exchange of these queries. Raises CryptoError as for `conceal`."""
@@ -305,6 +301,10 @@ class LinearServer:
     def error_bound(self) -> float | None:
         """The largest error of a score, except with probability 1e-6. None before any query."""
         return max((one.error for one in self._declared.values()), default=None)
+
+
+Requested = tuple[str, tuple[tuple[Sent, Arrived], ...]]
+"""The messages of one query, in the order of a request."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -343,75 +343,49 @@ class Scoring:
     def admit(self, sender: str, sealed: bytes) -> Any:
         """A client's message. Raises RemoteProtocolError(sender) for bytes that no client makes.
 
-        The rest of the checks, which take longer, is the work order's.
+        The rest of the checks, which take longer, is part of `request`.
         """
         return self.scheme.admit(sealed, self.terms, self.key, sender)
 
-    def score(self, sent: tuple[Sent, ...]) -> RequestAnswers:
-        """The work order that ends in a `KeyHolderRequest`, or in an empty `Found` if nothing is to open."""
-        return RequestAnswers(self, sent)
-
-
-Requested = tuple[str, tuple[tuple[Sent, Arrived], ...]]
-"""The messages of one query, in the order of a request."""
-
-
-@dataclass(frozen=True, eq=False)
-class RequestAnswers:
-    """A work order of the server: check what clients sent, and make one request for each query."""
-
-    part: Scoring
-    sent: tuple[Sent, ...]
-
-    def run(self) -> KeyHolderRequest | Found:
+    def request(self, sent: tuple[Sent, ...]) -> KeyHolderRequest | Found:
+        """Check what clients sent, and make one request for each query. Empty if nothing is to open."""
         arrived: list[tuple[Sent, Arrived]] = []
-        part = self.part
-        for one in self.sent:
-            with blaming(part.report):
-                declared = part.servers[one.name].declared
-                entry, own_integer = part.scheme.entry(declared, part.key, one, part.directory)
+        for one in sent:
+            with blaming(self.report):
+                declared = self.servers[one.name].declared
+                entry, own_integer = self.scheme.entry(declared, self.key, one, self.directory)
                 arrived.append((one, declared.arrived(entry, own_integer, one.clear, one.sender)))
         # Before requests are made, since the key holder refuses a whole request that has an entry twice. One
         # of the two copied it, and the server cannot tell which.
         uses = Counter(own.short for _, own in arrived)
         for _, own in arrived:
             if uses[own.short] > 1:
-                self.part.report(
+                self.report(
                     own.sender, "Expected a fresh key of its own, got one that another message has too."
                 )
         requested: list[Requested] = []
-        for name in self.part.servers:
+        for name in self.servers:
             listed = tuple(pair for pair in arrived if pair[0].name == name and uses[pair[1].short] == 1)
             if listed:
                 requested.append((name, listed))
         if not requested:
             return {}
-        items = tuple(
-            self.part.servers[name].request([own for _, own in listed]) for name, listed in requested
-        )
-        return KeyHolderRequest(items, partial(AddAnswers, self.part, tuple(requested)))
+        items = tuple(self.servers[name].request([own for _, own in listed]) for name, listed in requested)
+        return KeyHolderRequest(items, partial(self.add, requested))
 
-
-@dataclass(frozen=True, eq=False)
-class AddAnswers:
-    """A work order of the server: add its own integers to the key holder's."""
-
-    part: Scoring
-    requested: tuple[Requested, ...]
-    replies: tuple[bytes, ...]
-
-    def run(self) -> Found:
+    def add(self, requested: Sequence[Requested], replies: tuple[bytes, ...]) -> Found:
+        """Add the server's own integers to the key holder's."""
         found: dict[Place, float] = {}
-        for (name, listed), reply in zip(self.requested, self.replies, strict=True):
+        for (name, listed), reply in zip(requested, replies, strict=True):
             # A refused request costs only its own query the scores.
             if reply == REFUSED:
                 continue
-            server = self.part.servers[name]
-            with blaming(self.part.report):
+            server = self.servers[name]
+            with blaming(self.report):
                 opened = server.opened([own for _, own in listed], reply, sender=KEY_HOLDER)
                 for (one, own), value in zip(listed, opened, strict=True):
                     if value is not None:
-                        with blaming(self.part.report):
+                        with blaming(self.report):
                             found[one.place] = server.score(own, value).value
         return found
 
@@ -466,25 +440,6 @@ class LinearKeyHolder:
 
 
 @dataclass(frozen=True)
-class OpenItems:
-    """A work order of the key holder: open the items of a request."""
-
-    open_: Callable[[bytes], bytes]
-    items: tuple[bytes, ...]
-    report: Callable[[str, str], None]
-
-    def run(self) -> tuple[bytes, ...]:
-        """The opening of each item, or `REFUSED`. Reasons go to `report`."""
-        replies = [REFUSED] * len(self.items)
-        for i, item in enumerate(self.items):
-            try:
-                replies[i] = self.open_(item)
-            except RemoteProtocolError as error:
-                self.report(error.sender, str(error))
-        return tuple(replies)
-
-
-@dataclass(frozen=True)
 class Ready:
     """The request, if it came, and its reply, if it is made."""
 
@@ -516,17 +471,21 @@ class OpeningMachine:
 
     def receive(self, state: Ready, sender: str, message: OpenRequest) -> Step[Ready]:
         if sender != SERVER:
-            raise RemoteProtocolError(
-                f"Expected a request from the server, got one from {sender}.", sender=sender, phase="opening"
-            )
+            raise refusal(f"Expected a request from the server, got one from {sender}.", sender, "opening")
         # Repeating a request spends nothing: one is opened, and its reply is kept.
         if state.request not in (None, message):
-            raise RemoteProtocolError(
-                "Expected one request, got a second one: one is opened.", sender=sender, phase="opening"
-            )
+            raise refusal("Expected one request, got a second one: one is opened.", sender, "opening")
         if state.request is None:
-            return Step(Ready(message), need=Need(OpenItems(self.open_, message.items, self.report)))
+            return Step(Ready(message), need=Need(Work(partial(self.opened, message.items))))
         return Step(state, out=() if state.reply is None else (Outgoing((SERVER,), state.reply),))
+
+    def opened(self, items: Sequence[bytes]) -> tuple[bytes, ...]:
+        """The opening of each item, or `REFUSED`. Reasons go to `report`."""
+        replies = [REFUSED] * len(items)
+        for i, item in enumerate(items):
+            with blaming(self.report):
+                replies[i] = self.open_(item)
+        return tuple(replies)
 
     def provide(self, state: Ready, answer: tuple[bytes, ...]) -> Step[Ready]:
         reply = OpenReply(items=tuple(answer))

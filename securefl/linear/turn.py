@@ -283,11 +283,7 @@ def clear_part(clear: Floats | None, bounds: LinearBounds, sender: str) -> Float
         return values
     size = bounds.clear_length
     came = "some outside" if values.shape == (size,) else f"shape {values.shape}"
-    raise RemoteProtocolError(
-        f"Expected {size} plaintext values inside the declared bounds, got {came}.",
-        sender=sender,
-        phase="gate",
-    )
+    raise refusal(f"Expected {size} plaintext values inside the declared bounds, got {came}.", sender, "gate")
 
 
 # The key holder -------------------------------------------------------------------------------------

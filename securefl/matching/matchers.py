@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from securefl.core.errors import RemoteProtocolError
 from securefl.core.linear import Floats
 from securefl.core.signing import seal
 from securefl.linear.addressed import PadFiles
 from securefl.linear.encrypted import EncryptedFiles
 from securefl.linear.pad_terms import KEY, PLACE
+from securefl.linear.turn import refusal
 from securefl.matching.document import Document
 from securefl.matching.keys import PublicKeys
 from securefl.matching.matched import Matched
@@ -60,11 +60,11 @@ class Matcher:
         if isinstance(files, PadFiles):
             fresh = _fresh_key(message)
             if self._uses[fresh] > 1:
-                raise RemoteProtocolError(
+                raise refusal(
                     "Expected a fresh key of its own, got one that another profile has too. Encrypt it "
                     "again.",
-                    sender=label,
-                    phase="pads",
+                    label,
+                    "pads",
                 )
             if files.terms.dealt:
                 # Also over the terms: under others the client's share would be another part of one stream.
@@ -86,10 +86,8 @@ def _fresh_key(message: bytes) -> bytes:
 
 def _clear_values(raw: bytes, count: int, label: str) -> Floats:
     if len(raw) != 8 * count:
-        raise RemoteProtocolError(
-            f"Expected {8 * count} bytes in the clear, got {len(raw)}. Encrypt it again.",
-            sender=label,
-            phase="gate",
+        raise refusal(
+            f"Expected {8 * count} bytes in the clear, got {len(raw)}. Encrypt it again.", label, "gate"
         )
     return np.frombuffer(raw, dtype="<f8").astype(np.float64)
 

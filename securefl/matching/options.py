@@ -30,6 +30,12 @@ Word = Literal["pads", "pads-128", "strong", "compact", "strong-encrypted"]
 WORDS: Final[tuple[Word, ...]] = get_args(Word)
 WORD_BITS: Final[Mapping[Word, int]] = {"pads": 64, "pads-128": 128}
 """The length of masked words. The other parameters are those of a homomorphic key."""
+RINGS: Final[Mapping[Word, Parameters]] = {
+    "strong": STRONG_DECLARED,
+    "strong-encrypted": STRONG_ENCRYPTED,
+    "compact": COMPACT,
+}
+"""The parameters of the homomorphic keys."""
 LONGEST: Final = 2**20
 """The largest number of elements of a profile in a file."""
 FLAGS: Final = {
@@ -156,13 +162,6 @@ class Options:
                 "scales a score is nearly one entry of a profile. Ask the evaluator which anchor is public."
             )
 
-    def parameter_set(self) -> Parameters:
-        """The ring parameters. Raises ConfigError under pads, which have none."""
-        if self.padded:
-            raise ConfigError(f"Expected parameters of a homomorphic key, got {self.parameters!r}.")
-        sets = {"strong": STRONG_DECLARED, "strong-encrypted": STRONG_ENCRYPTED, "compact": COMPACT}
-        return sets[self.parameters]
-
     def files(self, length: int, public: PublicKeys, evaluator: str) -> Files:
         """The cipher for profiles of `length` elements, between this key holder and evaluator.
 
@@ -189,7 +188,7 @@ class Options:
             context, bits = prefix("matching/pads") + place, WORD_BITS[self.parameters]
             pads = PadTerms(bounds=linear, context=context, word_bits=bits, dealt=dealt)
             return PadFiles(pads, None if public is None else public.agreement)
-        terms = LinearTerms(parameters=self.parameter_set(), bounds=linear, scores=openings)
+        terms = LinearTerms(parameters=RINGS[self.parameters], bounds=linear, scores=openings)
         key = None if public is None else public.of(terms.parameters)
         if self.encrypted_baseline:
             return EncryptedFiles(terms, key)

@@ -19,7 +19,7 @@ from securefl.linear.addressed_checked import CheckedFiles
 from securefl.linear.checked import key_factors
 from securefl.linear.encrypted import Opener
 from securefl.linear.pad_terms import KEY
-from securefl.linear.turn import PublicQuery, Score, read_score, told_weights
+from securefl.linear.turn import PublicQuery, Score, read_score, refusal, told_weights
 from securefl.matching.clients import ClientPublic
 from securefl.matching.keys import SETS, EvaluatorPublic, pads_key
 from securefl.matching.matchers import requests_context
@@ -84,16 +84,19 @@ class Reader:
     def read(self, request: bytes, label: str) -> Score:
         """The score. Raises RemoteProtocolError(label) for a request that must not be answered."""
         if self._uses[request[:KEY]] > 1:
-            raise _refusal(
-                "Expected each fresh key once, got one twice. Have the profile encrypted again.", label
+            raise refusal(
+                "Expected each fresh key once, got one twice. Have the profile encrypted again.",
+                label,
+                "checks",
             )
         once, own, opened = self._opening(request, label)
         stored = self._openings.once(once, 1, self._most, lambda: own + opened(), sender=label)
         if not stored.startswith(own):
-            raise _refusal(
+            raise refusal(
                 "Expected the first request for this profile again, got another: a profile is scored once. "
                 "Have it encrypted again.",
                 label,
+                "checks",
             )
         found = int.from_bytes(stored[len(own) :], "little")
         return read_score(found, self._files.terms, self.error_bound, sender=label)
@@ -131,12 +134,9 @@ def _split(plain: bytes, count: int, size: int) -> tuple[bytes, ...]:
 
 def _require_known(clients: frozenset[bytes], public: PublicKey, label: str) -> None:
     if public.raw not in clients:
-        raise _refusal(
+        raise refusal(
             "Expected a profile of a client whose key was given, got one of the client with fingerprint "
             f"{ClientPublic(public).fingerprint}. Give its client.pub as --client.",
             label,
+            "checks",
         )
-
-
-def _refusal(what: str, sender: str) -> RemoteProtocolError:
-    return RemoteProtocolError(what, sender=sender, phase="checks")

@@ -57,10 +57,10 @@ def readable(path: Path, how: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=_PATIENCE)
 
 
-def _write_ahead(db: sqlite3.Connection, *, tries: int = 600) -> None:
+def _write_ahead(db: sqlite3.Connection) -> None:
     """Switch to the write-ahead log."""
     # Unlike other statements, the switch does not wait for a lock, whatever the timeout is.
-    for left in reversed(range(tries)):
+    for left in reversed(range(600)):
         try:
             db.execute("PRAGMA journal_mode = WAL")
             return

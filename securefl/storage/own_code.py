@@ -18,7 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -154,8 +154,26 @@ def importable(place: CodePlace) -> Iterator[None]:
 
     Call loaded code inside it: its functions may import further modules.
     """
-    with nullcontext() if place.own is None else _in_front(place.own, place):
+    if (folder := place.own) is None:
         yield
+        return
+    top = _top(place.name.partition(":")[0])
+    path, hook = list(sys.path), _OwnedModules(folder, place.namer.trusted)
+    # A loaded module of that name may be from another folder, or an older state of an edited file.
+    aside = {key: sys.modules.pop(key) for key in list(sys.modules) if _top(key) == top}
+    before = {_top(key) for key in sys.modules}
+    sys.path.insert(0, str(folder))
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), hook)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        sys.meta_path.remove(hook)
+        for key in [key for key in sys.modules if _top(key) not in before]:
+            if _lies_in(sys.modules[key], folder / _top(key)):
+                del sys.modules[key]
+        sys.modules.update(aside)
 
 
 @contextmanager
@@ -212,27 +230,6 @@ class _OwnedSource(SourceFileLoader):
     def get_code(self, name: str) -> CodeType:
         code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
         return code
-
-
-@contextmanager
-def _in_front(folder: Path, place: CodePlace) -> Iterator[None]:
-    top = _top(place.name.partition(":")[0])
-    path, hook = list(sys.path), _OwnedModules(folder, place.namer.trusted)
-    # A loaded module of that name may be from another folder, or an older state of an edited file.
-    aside = {key: sys.modules.pop(key) for key in list(sys.modules) if _top(key) == top}
-    before = {_top(key) for key in sys.modules}
-    sys.path.insert(0, str(folder))
-    sys.meta_path.insert(sys.meta_path.index(PathFinder), hook)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-        sys.meta_path.remove(hook)
-        for key in [key for key in sys.modules if _top(key) not in before]:
-            if _lies_in(sys.modules[key], folder / _top(key)):
-                del sys.modules[key]
-        sys.modules.update(aside)
 
 
 def _lies_in(module: ModuleType | None, home: Path) -> bool:

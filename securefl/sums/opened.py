@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol
 
@@ -209,19 +210,6 @@ class ServerPart(Protocol):
 
 
 @dataclass(frozen=True)
-class MakeRequest:
-    """A work order of the server: make the request of these totals."""
-
-    part: ServerPart
-    agreement: Agreement
-    total: Any = field(repr=False)
-    evidence: Evidence = field(repr=False)
-
-    def run(self) -> tuple[Any, Any]:
-        return self.part.request(self.agreement, self.total, self.evidence)
-
-
-@dataclass(frozen=True)
 class Adding:
     """The total so far, and each member's digest and signature."""
 
@@ -313,7 +301,8 @@ class OpenedServer:
             "inputs": tuple(Commitment(state.inputs[member][0]) for member in members),
             "signatures": tuple(state.inputs[member][1] for member in members),
         }
-        return Step(Requesting(), need=Need(MakeRequest(self.part, self.agreement, state.total, evidence)))
+        make = partial(self.part.request, self.agreement, state.total, evidence)
+        return Step(Requesting(), need=Need(Work(make)))
 
     def _replied(self, state: ServerState, sender: str, reply: Any) -> Step[ServerState]:
         if sender != KEY_HOLDER:
@@ -451,31 +440,6 @@ class KeyHolderPart(Protocol):
 
 
 @dataclass(frozen=True)
-class Unbox:
-    """A work order of the key holder: open all boxes of a request."""
-
-    part: KeyHolderPart
-    agreement: Agreement
-    request: Any
-
-    def run(self) -> tuple[Keys | None, ...]:
-        return tuple(self.part.unbox(self.agreement, self.request))
-
-
-@dataclass(frozen=True)
-class Open:
-    """A work order of the key holder: open a recorded request."""
-
-    part: KeyHolderPart
-    agreement: Agreement
-    request: Any
-    keys: tuple[Keys, ...] = field(repr=False)
-
-    def run(self) -> Any:
-        return self.part.open(self.agreement, self.request, self.keys)
-
-
-@dataclass(frozen=True)
 class Ready:
     """`request` is the request in work or answered. `keys` are those of its members once they are unboxed.
 
@@ -538,7 +502,7 @@ class OpenedKeyHolder:
         self._require_quorum(message)
         state = replace(state, request=message)
         if self.part.boxed:
-            return Step(state, need=Need(Unbox(self.part, self._agreed(message), message)))
+            return Step(state, need=Need(Work(partial(self.part.unbox, self._agreed(message), message))))
         return self._record(state)
 
     def _agreed(self, request: Any) -> Agreement:
@@ -589,7 +553,7 @@ class OpenedKeyHolder:
             return self._unboxed(state, tuple(answer))
         if answer is not True:
             return self._reply(state, self.part.refusal(agreed, request), "refused")
-        work = Open(self.part, agreed, request, state.keys)
+        work = Work(partial(self.part.open, agreed, request, state.keys))
         return Step(replace(state, keys=(), recorded=True), need=Need(work))
 
     def _unboxed(self, state: Ready, keys: tuple[Keys | None, ...]) -> Step[Ready]:

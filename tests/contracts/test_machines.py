@@ -48,7 +48,7 @@ from securefl.sums.encrypted.scheme import (
     input_digest,
     signed_input,
 )
-from securefl.sums.opened import MakeRequest, OpenedClient, OpenedKeyHolder, OpenedServer
+from securefl.sums.opened import OpenedClient, OpenedKeyHolder, OpenedServer
 from securefl.sums.scheme import Opened, Unopened
 from securefl.sums.two_server.messages import PadReply
 
@@ -351,7 +351,7 @@ SCORING: Any = SimpleNamespace(
     names=frozenset({"profile"}),
     replies=Limit(999, 9),
     admit=lambda sender, sealed: None,
-    score=lambda sent: ("score", tuple(one.place for one in sent)),
+    request=lambda sent: ("score", tuple(one.place for one in sent)),
 )
 
 
@@ -390,11 +390,11 @@ class TestServer(Contract):
         one = self.machine.receive(start, *self.good[0]).state
         working = self.machine.receive(one, *self.good[1])
         assert working.need is not None
-        assert working.need.order == ("score", PLACES)
+        assert working.need.order.run() == ("score", PLACES)
         asking = self.machine.provide(working.state, ASKED)
         again = self.machine.receive(asking.state, "key-holder", self.reply)
         assert again.need is not None
-        assert again.need.order == "work"
+        assert again.need.order.run() == "work"
         return {
             "collecting": start,
             "one came": one,
@@ -405,7 +405,7 @@ class TestServer(Contract):
         }
 
     def answer(self, order: Any) -> Any:
-        return dict.fromkeys(PLACES, 0.5) if order == "work" else ASKED
+        return dict.fromkeys(PLACES, 0.5) if order.run() == "work" else ASKED
 
     @every("name", ["working again", "closed"])
     def test_a_reply_that_comes_twice_is_late_whatever_its_bytes(self, name: str) -> None:
@@ -506,7 +506,7 @@ class TestKeyHolder(Contract):
         return {"ready": start, "busy": busy, "done": done}
 
     def answer(self, order: Any) -> Any:
-        return order.items
+        return order.run.args[0]
 
     def test_a_deadline_before_the_request_does_not_close_the_door(self) -> None:
         """The server may still be collecting when the key holder's own clock runs out."""
@@ -643,8 +643,8 @@ class TestSumServer(Contract):
         }
 
     def answer(self, order: Any) -> Any:
-        if isinstance(order, MakeRequest):
-            return {}, SumRequest(items=(b"item",), **order.evidence)
+        if order.run.func == self.machine.part.request:
+            return {}, SumRequest(items=(b"item",), **order.run.args[2])
         return {"sum": np.zeros(2)}
 
     def test_below_the_least_nothing_is_asked_of_the_key_holder(self) -> None:
@@ -693,7 +693,7 @@ class TestSumKeyHolder(Contract):
         }
 
     def answer(self, order: Any) -> Any:
-        return True if isinstance(order, RecordAct) else OpenReply(items=order.request.items)
+        return True if isinstance(order, RecordAct) else OpenReply(items=order.run.args[1].items)
 
     def test_nothing_is_opened_before_it_is_on_record(self) -> None:
         step = self.machine.receive(self.machine.begin().state, *self.good[0])

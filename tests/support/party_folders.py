@@ -95,7 +95,7 @@ class Asking:
 
     def __post_init__(self) -> None:
         of, own = made(self.study), keys.read(self.root / SERVER, SERVER)
-        pinned = pinning.pinned_of(self.root / SERVER, plan_file.read(self.root / SERVER))
+        pinned, _ = pinning.pinned_of(self.root / SERVER, plan_file.read(self.root / SERVER))
         self.session = pinned.session(of.plan, self.nonce)
         self.server = server_of(of, OwnRecord(SERVER, Journal(), own))
         self.server.enter(pinned.directory(self.session))

@@ -228,8 +228,8 @@ class _Reader:
         return bytes(self.take(*self.unpack("I")))
 
     def blocks(self, count: int) -> list[bytes]:
-        """Read as many blocks. Equal to `count` calls of `block`, in half of the time."""
-        return self._alike(count) or self._one_by_one(count)
+        """Read as many blocks."""
+        return self._alike(count) or [self.block() for _ in range(count)]
 
     def _alike(self, count: int) -> list[bytes]:
         """Read as many blocks at once if all are as long as the first, as keys are; else read none."""
@@ -244,19 +244,6 @@ class _Reader:
             return []
         self.at = end
         return list(found)
-
-    def _one_by_one(self, count: int) -> list[bytes]:
-        data, end, at, found = self._data, self._size, self.at, []
-        for _ in range(count):
-            begin = at + _LENGTH.size
-            if begin > end:
-                raise _Bad(f"expected {_LENGTH.size} more bytes, {end - at} are left")
-            at = begin + _LENGTH.unpack_from(data, at)[0]
-            if at > end:
-                raise _Bad(f"expected {at - begin} more bytes, {end - begin} are left")
-            found.append(bytes(data[begin:at]))
-        self.at = at
-        return found
 
     def text(self, layout: str) -> str:
         """Read text with its length in front, in this layout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, PerClient, Sum, Value
 from securefl.core.append_map import AppendMap
 from securefl.core.errors import RemoteProtocolError
-from securefl.core.machine import Expects, Need, Outgoing, Step
+from securefl.core.machine import Expects, Need, Outgoing, Step, Work
 from securefl.core.messages import (
     OVERHEAD,
     Broadcast,
@@ -147,7 +147,9 @@ class Server:
     def _number(self, per_client: PerClient, came: Delivered, client: int) -> float | Sent:
         """A client's number, or what it sent in its place. Raises RemoteProtocolError for another form."""
         sender = client_name(client)
-        scoring = self.scoring if per_client.spec.name in self._concealed else None
+        scoring = self.scoring
+        if scoring is not None and per_client.spec.name not in scoring.names:
+            scoring = None
         sealed = scoring is not None
         hidden, open_ = per_client.lengths()
         length = open_ if sealed else hidden + open_
@@ -170,11 +172,6 @@ class Server:
             raise _refusal(sender, f"Expected a {per_client.spec.name} in its public range, got one outside.")
         return number
 
-    @property
-    def _concealed(self) -> frozenset[str]:
-        """Names of the numbers that are sent encrypted."""
-        return frozenset() if self.scoring is None else self.scoring.names
-
     def _collected(self, state: Collecting) -> Step[ServerState]:
         sent = tuple(
             number
@@ -183,7 +180,7 @@ class Server:
             if isinstance(number, Sent)
         )
         if sent and self.scoring is not None:
-            return Step(Working(state), need=Need(self.scoring.score(sent)))
+            return Step(Working(state), need=Need(Work(partial(self.scoring.request, sent))))
         return self._closed(state, {})
 
     def provide(self, state: ServerState, answer: KeyHolderRequest | Found) -> Step[ServerState]:
@@ -205,7 +202,7 @@ class Server:
             raise _refusal(
                 sender, f"Expected {len(state.request.items)} items, got {len(reply.items)}.", "opening"
             )
-        return Step(Working(state.collected), need=Need(state.asked.then(reply.items)))
+        return Step(Working(state.collected), need=Need(Work(partial(state.asked.then, reply.items))))
 
     def deadline(self, state: ServerState) -> Step[ServerState]:
         """End the collecting with the answers so far. Afterwards, repeat the request or end without scores.

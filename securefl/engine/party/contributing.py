@@ -76,7 +76,8 @@ class Contributing:
         # A client that is late, beyond the schedule or asked in other bounds is charged nothing. All others
         # are charged before any value is computed.
         astray = self._outside_bounds(tasks)
-        scheduled = [task for task in tasks if self._scheduled(task) and task.client not in astray]
+        last = self._plan.max_rounds
+        scheduled = [t for t in tasks if t.header.round <= last and t.client not in astray]
         secrets = self._secrets(scheduled)
         late = {client for client, secret in secrets.items() if secret is None}
         wants = {task.client: self._charges(task) for task in scheduled if task.client not in late}
@@ -185,9 +186,6 @@ class Contributing:
             return {}
         holders = {client_name(client): self._holder_of(client) for client in wants}
         return {name: refused[holder] for name, holder in holders.items() if holder in refused}
-
-    def _scheduled(self, task: Contribute) -> bool:
-        return task.header.round <= self._plan.max_rounds
 
     def _charges(self, task: Contribute) -> list[tuple[ReleaseKey, Charge]]:
         trained = not task.order.initial

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from securefl.core.arrays import packed, unpacked
 from securefl.core.errors import CryptoError, RemoteProtocolError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
+from securefl.core.machine import Work
 from securefl.core.messages import OVERHEAD, REFUSED, OpenReply
 from securefl.core.release import KEY_HOLDER, SERVER, Form, Release, delivered
 from securefl.core.wire import Header, Limit, decode, encode
@@ -209,26 +210,20 @@ class AddingPart:
         senders = agreed.roster.names(asked.members)
         return {name: BlindedSum(pads, senders) for name, pads in arrays.items()}, asked
 
-    def read(self, agreed: Agreement, kept: Any, request: SumRequest, reply: OpenReply) -> Unblind | None:
+    def read(self, agreed: Agreement, kept: Any, request: SumRequest, reply: OpenReply) -> Work | None:
         if len(reply.items) != len(request.items):
             raise CryptoError(f"Expected {len(request.items)} items, one a vector, got {len(reply.items)}.")
         # One refusal is enough: a part of the totals is no answer to the query.
-        return None if REFUSED in reply.items else Unblind(self.evaluators, kept, reply.items)
+        return None if REFUSED in reply.items else Work(partial(self._unblinded, kept, reply.items))
 
-
-@dataclass(frozen=True)
-class Unblind:
-    """A work order of the server: subtract the pads."""
-
-    evaluators: Mapping[str, SumEvaluator]
-    blinded: Mapping[str, BlindedSum]
-    replies: tuple[bytes, ...]
-
-    def run(self) -> dict[str, NDArray[np.int64]] | None:
+    def _unblinded(
+        self, blinded: Mapping[str, BlindedSum], replies: tuple[bytes, ...]
+    ) -> dict[str, NDArray[np.int64]] | None:
+        """The totals, from which the pads are subtracted. None if one is out of bounds."""
         try:
             return {
                 name: self.evaluators[name].unblind(own, reply, sender=KEY_HOLDER)
-                for (name, own), reply in zip(self.blinded.items(), self.replies, strict=True)
+                for (name, own), reply in zip(blinded.items(), replies, strict=True)
             }
         except RemoteProtocolError:
             # No party can tell whether the reply or a client's vector caused it.

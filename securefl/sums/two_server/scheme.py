@@ -25,6 +25,7 @@ from securefl.core.entropy import derived
 from securefl.core.errors import ConfigError, CryptoError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey, Share
+from securefl.core.machine import Work
 from securefl.core.messages import OVERHEAD, REFUSED
 from securefl.core.release import KEY_HOLDER, Form, Release, delivered
 from securefl.core.signing import AgreementKey, seal, unseal
@@ -171,7 +172,7 @@ class UnpaddingPart:
 
     def read(
         self, agreed: Agreement, kept: Mapping[int, Input], request: PadRequest, reply: PadReply
-    ) -> TakePads | Unboxable | None:
+    ) -> Work | Unboxable | None:
         asked = request_digest(agreed, request)
         if reply.request != asked:
             raise CryptoError("Expected a reply to our request, got one to another.")
@@ -188,22 +189,13 @@ class UnpaddingPart:
                 "Expected sums of pads, sealed to us for our request, got bytes that do not open to them: "
                 "the reply is to another request, or was changed."
             ) from None
-        return TakePads(agreed, tuple(kept[member].vectors for member in request.members), tuple(pads))
-
-
-@dataclass(frozen=True)
-class TakePads:
-    """A work order of the server: add the vectors and subtract the sum of their pads."""
-
-    agreement: Agreement
-    inputs: tuple[tuple[Words, ...], ...] = field(repr=False)
-    pads: tuple[Words, ...] = field(repr=False)
-
-    def run(self) -> Mapping[str, NDArray[np.int64]]:
-        return {
-            vector.name: unpadded([one[i] for one in self.inputs], self.pads[i], vector.bits)
-            for i, vector in enumerate(self.agreement.vectors)
-        }
+        inputs = [kept[member].vectors for member in request.members]
+        return Work(
+            lambda: {
+                vector.name: unpadded([one[i] for one in inputs], pads[i], vector.bits)
+                for i, vector in enumerate(agreed.vectors)
+            }
+        )
 
 
 @dataclass(frozen=True, eq=False)

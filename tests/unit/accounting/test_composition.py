@@ -101,7 +101,7 @@ def test_running_agrees_with_composing_anew_and_is_an_upper_bound() -> None:
 def test_a_history_does_not_depend_on_the_order_of_its_events() -> None:
     one = {GaussianDpEvent(0.1 * k): k for k in range(1, 30)}
     other = dict(reversed(one.items()))
-    assert History.of(one).key() == History.of(other).key()
+    assert History.of(one) == History.of(other)
     steps = {steps_event(0.02, 1.1, 50): 2, steps_event(0.02, 1.1, 7): 1}
     assert History.of(steps).steps == {(0.02, 1.1): 107}
     assert compose({NonPrivateDpEvent(): 1, **steps}, 1e-5) == math.inf

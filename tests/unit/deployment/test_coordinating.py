@@ -267,11 +267,14 @@ def test_a_party_that_hangs_costs_the_deadline_of_entering_and_is_named_as_silen
     assert lines(own)[3] == "round 4: 2 of 3 answered; client-0001 silent since round 1"
 
 
-def test_a_socket_that_takes_a_request_to_enter_and_never_answers(tmp_path: Path) -> None:
+def test_a_socket_that_takes_a_request_to_enter_and_never_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "ENTERING", 0.2)
     path = tmp_path / "run" / "party.sock"
     path.parent.mkdir(mode=0o750)
     with listening(path):  # nobody accepts: the kernel takes the connection and the request
-        exchange = SocketExchange({"client-0000": path}, deadline=3600.0, entering=0.2)
+        exchange = SocketExchange({"client-0000": path}, deadline=3600.0)
         assert exchange({"client-0000": b"a request"}, entering=True) == {}
 
 

@@ -17,12 +17,13 @@ from securefl.core.keys import PublicKey
 from securefl.core.linear import Floats, LinearBounds, LinearQuery
 from securefl.core.messages import REFUSED
 from securefl.core.signing import AgreementKey, SigningKey
+from securefl.core.wire import Header, Limit
 from securefl.dp.moments import MeanVariance
 from securefl.he.keys import KeyPair
 from securefl.linear import words
 from securefl.linear.pad_terms import PadTerms
 from securefl.linear.pads import admit, mask, pad_and_rest, rounded
-from securefl.linear.scheme import OpenItems
+from securefl.linear.scheme import OpeningMachine
 from securefl.linear.turn import QueryKeyHolder, QueryServer, Score, framed
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
@@ -315,7 +316,13 @@ def test_the_key_holder_does_what_its_server_signed_alone() -> None:
 def test_a_request_that_is_refused_costs_its_query_alone() -> None:
     parties, told = Parties(), dict[str, str]()
     good = pad_request(parties.server, [parties.masked(profile(1, 10))])
-    reply, refused = OpenItems(parties.holder.open, (good, b"junk"), told.__setitem__).run()
+    machine = OpeningMachine(
+        header=Header(bytes(32), 1, 0, 0),
+        most=Limit(0, 0),
+        open_=parties.holder.open,
+        report=told.__setitem__,
+    )
+    reply, refused = machine.opened((good, b"junk"))
     assert (len(reply), refused) == (8, REFUSED)
     assert set(told) == {"server"}
 

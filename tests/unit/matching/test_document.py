@@ -27,6 +27,7 @@ from securefl.matching import (
 )
 from securefl.matching.document import LIMITS, Document, read, write
 from securefl.matching.keys import evaluator_statement, pads_statement, session_of, statement
+from securefl.matching.options import RINGS
 
 ONE = Profile(np.array([0.5, 0.0]), np.array([1.0, 2.0]), 77)
 KEYS, SERVER = KeyHolder.generate(openings=10, parameters="strong"), Evaluator.generate()
@@ -219,7 +220,7 @@ def test_a_transparent_public_key_is_refused_though_its_holder_signed_it(half: s
     raw, options = KEYS.public.raw, Options(parameters=which)  # type: ignore[arg-type]
     if options.checked:  # which takes signed ciphertexts alone
         options = replace(options, declared="0" * 64)
-    parameters = options.parameter_set()
+    parameters = RINGS[options.parameters]
     key = KEYS.public.of(parameters).key.raw
     at, size = raw.index(key), len(key) // 2
     start = at if half == "first" else at + size

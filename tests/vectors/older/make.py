@@ -79,7 +79,7 @@ def parties(root: Path) -> None:
     root.mkdir()
     enrolled(root)
     of, server = made(CLEAR), keys.read(root / "server", "server")
-    pinned = pinning.pinned_of(root / "server", plan_file.read(root / "server"))
+    pinned, _ = pinning.pinned_of(root / "server", plan_file.read(root / "server"))
     enter = Enter.of(of.plan, "tiny", of.work, pinned, bytes(32), server)
     (root / "enter.bin").write_bytes(encode_envelope(enter))
 
