@@ -163,12 +163,19 @@ def stored_runs(study: Study, marks: Digests, plan: Plan) -> SharedRuns | None:
     """The present contents of the study's shared ledger; None if it names none. Only reads.
 
     Raises ConfigError if the ledger has other terms or records, if it lacks the run that trained the initial
-    weights (its charges would be missing from the epsilon of these records), or if it has that run and the
-    study calls it public.
+    weights (its charges would be missing from the epsilon of these records), if it has that run and the study
+    calls it public, or if each seed of the study deals the records to other clients.
     """
     path = ledger_of(study)
     if path is None:
         return None
+    if study.dealt_clients and len(study.study.seeds) > 1:
+        raise ConfigError(
+            f'[privacy] Expected one seed with a `ledger` of unit "client" and a partition that deals '
+            f"records, got {len(study.study.seeds)}: each seed makes other clients of the same people, whose "
+            "epsilons do not add up to any person's. Keep one of `seeds`, or deal by the people's own "
+            '`client_column`, or take unit = "record" with a ledger of its own.'
+        )
     held = runs_of(path, shared_terms(plan.terms()), marks.records)
     known = held.known(marks.behind) is not None
     if known and study.model.trained_on == "public":

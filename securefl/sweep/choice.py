@@ -77,7 +77,7 @@ def require_choosable(sweep: Sweep) -> Trials:
     """The trials of a sweep with a choice. Raises ConfigError for cells to which no known bound applies."""
     if sweep.choice is None:
         raise ConfigError("[sweep] Expected `choice`, got none: say how many trials are drawn.")
-    promises = set()
+    promises, deals = set(), set[str]()
     for cell in sweep.cells:
         study, privacy = cell.study, cell.study.privacy
         if len(study.arms) != 1 or len(study.study.seeds) != 1:
@@ -92,10 +92,18 @@ def require_choosable(sweep: Sweep) -> Trials:
                 "yet. Leave one of them out."
             )
         promises.add((privacy.unit, privacy.adjacency, privacy.delta, privacy.adversaries))
+        # Under another deal a client is another one: the bound of the choice would hold for nobody.
+        deals.add(repr((study.data, study.study.seeds)) if privacy.unit == "client" else "")
     if len(promises) > 1:
         raise ConfigError(
             "[sweep] Expected one unit, adjacency, delta and `adversaries` in all cells with `choice`, got "
             f"{len(promises)} of them. Leave them out of the grid."
+        )
+    if len(deals) > 1:
+        raise ConfigError(
+            f'[sweep] Expected one section [data] and one seed in all cells with `choice` and unit "client", '
+            f"got {len(deals)} of them: they make other clients of the same people. Leave them out of the "
+            "grid."
         )
     return sweep.choice
 
