@@ -16,7 +16,7 @@ from securefl.storage.files import folder_at
 from securefl.storage.folder_lock import locked
 from securefl.storage.private_folder import ARMS, CONFIG
 from securefl.study import observed, results, run_report, split_key, world
-from securefl.study.accounted import require_room, reserve_all, sentence
+from securefl.study.accounted import choice_of, require_room, reserve_all, sentence
 from securefl.study.arm import ArmRun, made_folder
 from securefl.study.backends import Backend
 from securefl.study.composition import compositions
@@ -315,7 +315,8 @@ def _written(
     out: Path,
     seen: Sequence[observed.Observed],
 ) -> tuple[results.Results, Path]:
-    collected = results.collect(study, runs, seen)
+    choice = choice_of(folder)
+    collected = results.collect(study, runs, seen, None if choice is None else choice.epsilon)
     collected = replace(
         collected,
         accounting=sentence(study, folder),
@@ -328,6 +329,7 @@ def _written(
     reproduce = "\n".join([again, *(f"{again} --rounds {one}" for one in rounds_of(study, folder)[1:])])
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
     marks = made.first.marks
-    claimed = run_report.claimed_curves(study, made.arms)
+    # Of a choice only one point of its curve is known.
+    claimed = run_report.claimed_curves(study, made.arms) if choice is None else {}
     page = run_report.write(study, collected, card, out, reproduce, changes, where, marks, claimed)
     return collected, page

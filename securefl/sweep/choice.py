@@ -29,7 +29,7 @@ from securefl.dp.noise import Source
 from securefl.storage.files import folder_at, subfolder, write
 from securefl.storage.private_folder import private_folder
 from securefl.study import world
-from securefl.study.accounted import NOTE, allotted
+from securefl.study.accounted import NOTE, Choice, allotted
 from securefl.study.composition import composition
 from securefl.study.config import note_home
 from securefl.study.interruption import Stop
@@ -101,7 +101,7 @@ def require_choosable(sweep: Sweep) -> Trials:
         )
     if len(deals) > 1:
         raise ConfigError(
-            f'[sweep] Expected one section [data] and one seed in all cells with `choice` and unit "client", '
+            '[sweep] Expected one section [data] and one seed in all cells with `choice` and unit "client", '
             f"got {len(deals)} of them: they make other clients of the same people. Leave them out of the "
             "grid."
         )
@@ -157,7 +157,8 @@ def choose(
     if best is None:
         nothing = "Nothing is chosen: no drawn trial has a score. The epsilon covers this outcome too."
         return Chosen(cell=None, score=score, epsilon=spent, sentences=(nothing, *said), folder=out / CHOSEN)
-    cell, folder = sweep.cells[drawn[best]], _published(sweep, out, best, " ".join(said))
+    accounting = Choice(sentence=" ".join(said), epsilon=spent)
+    cell, folder = sweep.cells[drawn[best]], _published(sweep, out, best, accounting)
     first = f"Chosen: {cell.name}, with an accuracy of {score:.3f}."
     return Chosen(cell=cell, score=score, epsilon=spent, sentences=(first, *said), folder=folder)
 
@@ -183,7 +184,7 @@ def _drawn(path: Path, trials: Trials, cells: int, source: Source) -> list[int]:
     return list(found)
 
 
-def _published(sweep: Sweep, out: Path, number: int, accounting: str) -> Path:
+def _published(sweep: Sweep, out: Path, number: int, accounting: Choice) -> Path:
     """Copy a trial into a folder without its number, and rewrite its report with the cost of the choice.
 
     All files there bear the time at which the sweep began. Their own would tell which trial of how many it
@@ -194,7 +195,7 @@ def _published(sweep: Sweep, out: Path, number: int, accounting: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         folder_at(folder, mode=0o700)  # until it has the modes of what is copied
         shutil.copytree(_home(out, number), folder, dirs_exist_ok=True)
-        write(folder / NOTE, accounting)
+        accounting.write(folder)
     note_home(folder, sweep.own_folder)
     reopen(folder, run_code=True, trusted=sweep.namer.trusted)
     began = (out / CONFIG).stat().st_mtime_ns
@@ -212,7 +213,7 @@ def told(sweep: Sweep, spent: Mapping[str, float]) -> Sequence[str]:
     return (
         f"The choice among {len(sweep.cells)} cells by a random number of trials ({law}, mean "
         f"{trials.mean:g}) is accounted for: cell, score and model together cost epsilon {epsilons}, at "
-        f"delta {delta:g} (Papernot and Steinke 2022). Any other epsilon shown is of one trial alone.",
+        f"delta {delta:g} (Papernot and Steinke 2022). An epsilon in its study is of one trial.",
         "The score is the accuracy on the server's records, which count as public. So this epsilon covers "
         "none of the server's records, and no other run over the same records.",
     )
