@@ -32,6 +32,7 @@ from securefl.study import world
 from securefl.study.accounted import NOTE, Choice, allotted
 from securefl.study.composition import composition
 from securefl.study.config import note_home
+from securefl.study.folder import require_no_more
 from securefl.study.interruption import Stop
 from securefl.study.publication import PERSONAL
 from securefl.study.session import reopen, run_study
@@ -142,6 +143,7 @@ def choose(
         study = replace(study, runtime=study.runtime.here)
         home = _home(out, number)
         share_key(out, study, home)
+        require_no_more(study, home)
         found, _ = run_study(study, home, lambda arm, seed, record: None, stop=stop, baselines=False)
         if found.summary[0].models == PERSONAL:
             raise ConfigError(

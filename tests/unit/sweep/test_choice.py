@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,9 @@ from securefl.storage.private_folder import private_folder
 from securefl.study.accounted import ALONE, NOTE, choice_of
 from securefl.study.export import taken
 from securefl.study.finished import finished_run
+from securefl.study.folder import study_of
 from securefl.study.privacy_statement import statements
+from securefl.study.session import run_study
 from securefl.sweep.best import CHOICE, caveats
 from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.choice import choose, cost, require_choosable
@@ -96,6 +99,11 @@ def test_the_best_of_the_drawn_trials_is_published_with_the_cost_of_the_choice(t
     (row,) = gather([chosen]).series
     assert row.rows["epsilon_true"].tolist() == pytest.approx([spent])
     assert finished_run(chosen, "chosen").metrics["epsilon_server"].tolist() == pytest.approx([spent])
+    # More rounds of it, or of a trial, would cost what the choice does not cover.
+    shutil.copytree(chosen, tmp_path / "taken-away")
+    for folder in (chosen, trials[0], tmp_path / "taken-away"):
+        with pytest.raises(ConfigError, match=r"which a sweep made.*rounds = 2 in another folder"):
+            run_study(study_of(folder), folder, lambda arm, seed, record: None, rounds=2)
     # The same call again draws nothing anew.
     again = choose(sweep, out, source=Source(SecretKey(bytes(32))))
     assert (again.score, again.cell) == (found.score, found.cell)
