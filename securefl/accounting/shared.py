@@ -9,10 +9,11 @@ charged twice, and a stopped run stays charged.
 Guarantees:
     - All runs in the ledger together cost at most the budget, for any one record or client. In a run, one
       client holds a record, and the allotment bounds every client. So the runs' costs add up for each record
-      under any partition and seed.
+      under any partition and seed. They add up for a client only if it has the same records in all runs:
+      with unit "client" the digest is of the set of clients, and clients dealt anew are refused.
     - This holds even if each run was chosen after a look at earlier runs. A privacy filter checks it
       (`filtered_epsilon`): Gaussians by mu^2, sampled steps by RDP at one order.
-    - It holds for the records for which the ledger was made. Other records are refused.
+    - It holds for the records, or clients, for which the ledger was made. Others are refused.
 
 The file belongs to the holder of the records, and must not be published. It identifies the records by an HMAC
 of their digest. The HMAC's key is in the same file.
@@ -326,11 +327,15 @@ def _agree(path: Path | str, stored: Mapping[str, str], terms: Terms, records: s
         f"{path}: ",
     )
     if not hmac.compare_digest(stored[_RECORDS], _keyed(stored[_SALT], records)):
+        dealt = (
+            " If a study deals them to clients, these are others under another seed, partition or number of "
+            "clients: bring back the old ones."
+        )
         raise ConfigError(
             f"{path}: expected the records that this shared ledger was made for, got records that its check "
             "does not fit: its budget is for the first alone. For other people's records, name another "
             "ledger. For the same people's records, bring back the old version, because a new ledger would "
-            "forget what they have spent."
+            f"forget what they have spent.{dealt if terms.unit == 'client' else ''}"
         )
 
 

@@ -27,6 +27,7 @@ from securefl.storage.private_folder import private_page
 from securefl.study import session, split_key, world
 from securefl.study.config import Study, slug
 from securefl.study.export import Taken, require_kind, taken
+from securefl.study.folder import taken_on
 from securefl.study.interruption import Interrupted, Interruption
 from securefl.study.progress import Bars
 from securefl.study.publication import ON_TERMINAL, PERSONAL, PERSONALLY_TESTED, public
@@ -262,6 +263,7 @@ def run(
     callbacks = _callbacks(callback)
     console = console_of(progress)
     stop = Interruption()
+    found = taken_on(found, folder)
     with one_thread(), searches_apart(), ExitStack() as stack:
         stack.enter_context(going_on(folder))
         stack.enter_context(stop)

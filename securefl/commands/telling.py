@@ -100,10 +100,10 @@ def run_and_tell(
     """
     from securefl.storage.private_folder import CONFIG
     from securefl.study import session
-    from securefl.study.folder import going_on, with_rounds
+    from securefl.study.folder import taken_on, with_rounds
     from securefl.study.round_events import calling
 
-    whole = going_on(study, out)
+    whole = taken_on(study, out)
     if rounds is not None:
         whole = with_rounds(whole, rounds)
     fresh = calling(callbacks, whole.study.rounds)

@@ -1,4 +1,4 @@
-"""A digest of a set of records that does not depend on their order or their division into parts."""
+"""Digests of a set of records and of a set of clients. They depend on no order and no division into parts."""
 
 from __future__ import annotations
 
@@ -26,6 +26,19 @@ def digest_of_records(parts: Iterable[Pair]) -> str:
     # Sorting the digests of single records removes their order. A record that occurs twice counts twice.
     single = sorted(digest for x, y in parts for digest in _each(x, y))
     return hashlib.sha256(prefix("data/records") + b"".join(single)).hexdigest()
+
+
+def digest_of_clients(clients: Iterable[Iterable[Pair]]) -> str:
+    """SHA-256 of the digests of all clients' records, in hex.
+
+    It does not depend on the order of the clients. It changes if a record is added, removed or changed, and
+    if it moves to another client. Like `digest_of_records` it must not be published.
+
+    Args:
+        clients: for each client, the parts (x, y) of its records.
+    """
+    single = "".join(sorted(digest_of_records(parts) for parts in clients))
+    return hashlib.sha256(prefix("data/clients") + single.encode()).hexdigest()
 
 
 def _each(x: NDArray[Any], y: NDArray[Any]) -> Iterator[bytes]:

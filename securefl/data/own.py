@@ -39,13 +39,15 @@ _LABEL: Final = "Correct the record, or `classes` under [data]."
 class Prepared:
     """A user's records, ready for a study.
 
-    split: the records. digest: SHA-256 of all records in hex, computed before the split. clients: the names
+    split: the records. whole: those of the clients before the split. digest: SHA-256 of all records in hex,
+    computed before the split. clients: the names
     of the clients in the order of the groups, or empty if no client is named. notes: notes for the user, a
     sentence each. parted: whether the test part was split off from the same records, by a keyed hash of each
     record. schema: how such a record becomes a model's input.
     """
 
     split: Split
+    whole: Dataset
     digest: str
     schema: Schema
     clients: tuple[str, ...]
@@ -179,6 +181,7 @@ def prepare(
         notes.append(f"{name}: each line is a record of its own, so no cell holds a line break.")
     return Prepared(
         split=split,
+        whole=whole,
         digest=digest,
         schema=replace(schema, shape=split.train.shape),
         clients=clients,

@@ -38,7 +38,7 @@ from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import client_stream
 from securefl.core.text_safety import require_distinct
 from securefl.core.wire import Header
-from securefl.data.identity import digest_of_records
+from securefl.data.identity import digest_of_clients, digest_of_records
 from securefl.data.in_memory import array_of
 from securefl.engine.inprocess import simulated
 from securefl.engine.observer import Log
@@ -90,7 +90,7 @@ class SecureAggregator:
             `ledger`, however often that file is opened. The plan needs a budget, which then holds over all
             runs together.
         people: all records that the shared ledger counts, if they are more than `records`, such as a test
-            part that a study draws from them.
+            part that a study draws from them. With unit "client", all records of each client.
 
     A value whose specification does not declare `reads_state` may read state that its function keeps. If no
     noise holds that against a server that lies, the log has a warning.
@@ -180,7 +180,10 @@ class SecureAggregator:
         self, shared: Path | str, plan: Plan, charges: Mapping[str, int], people: Sequence[Records]
     ) -> None:
         own = Allotment(run=self.ledger.identity, what="an aggregator", charges=charges)
-        with SharedLedger(shared, shared_terms(plan.terms()), digest_of_records(people)) as together:
+        # Of clients the epsilons of several runs add up only if each has the same records in all of them.
+        clients = plan.unit == "client"
+        digest = digest_of_clients([own] for own in people) if clients else digest_of_records(people)
+        with SharedLedger(shared, shared_terms(plan.terms()), digest) as together:
             together.reserve([own])
 
     def _require_own_thread(self) -> None:

@@ -34,6 +34,7 @@ from securefl.storage.texts import read_text, toml
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import rounds_in
 from securefl.study.config import Arm, slug
+from securefl.study.folder import require_no_more
 from securefl.study.interruption import Interruption, Stop
 from securefl.study.progress import BarGroup
 from securefl.study.results import Results
@@ -79,8 +80,10 @@ def run_table(
             study = part.study
             if workers is not None:
                 study = replace(study, runtime=replace(study.runtime, workers=workers))
+            home = _home(folder, part)
+            require_no_more(study, home)
             found[part.name], _ = run_study(
-                study, _home(folder, part), partial(tell, part), stop=stop, say=say, baselines=False
+                study, home, partial(tell, part), stop=stop, say=say, baselines=False
             )
             free_cycles()
             stop.check()

@@ -76,6 +76,12 @@ def note_format(folder: Path, kind: str) -> None:
         write(folder / FORMAT, first_line(kind))
 
 
+def made_in(folder: Path, kind: str) -> bool:
+    """Whether a folder lies in one of this kind, as a cell or a trial does in its sweep's."""
+    places = [up / FORMAT for up in folder.resolve().parents[:3]]
+    return any(path.is_file() and content(path, 2**10) == first_line(kind) for path in places)
+
+
 def require_format(folder: Path, kind: str) -> None:
     """Raise ConfigError unless the folder of a run or sweep is of this version."""
     path = folder / FORMAT

@@ -7,8 +7,9 @@ the same run costs nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +18,10 @@ from securefl.accounting.shared import Allotment, SharedLedger, SharedRuns, runs
 from securefl.accounting.statements import identity_of
 from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.release import PARTIES
 from securefl.mechanisms.charges import allotment
+from securefl.storage.files import write
 from securefl.storage.texts import read_text
 from securefl.study.arm import LEDGER, arm_folder, identity
 from securefl.study.composition import composition, compositions
@@ -26,10 +29,45 @@ from securefl.study.config import Arm, Study
 from securefl.study.data_section import path_of
 from securefl.study.seeded import Digests, World
 
-NOTE: Final = "accounting.txt"
-"""The file of a run folder that says what its epsilons cover, if the run was chosen among others."""
+NOTE: Final = "accounting.json"
+"""The file of a run folder with its `Choice`, if the run was chosen among others."""
 ALONE: Final = "Accounted alone: other runs over the same records are not in this epsilon."
 """The sentence in reports of a run without a shared ledger. Each arm under each seed is a run of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The private choice of a published run among others (`sweep.choice`).
+
+    sentence: what its epsilon covers. epsilon: of run and choice together, by party, in place of the run's.
+    """
+
+    sentence: str
+    epsilon: Mapping[str, float]
+
+    def write(self, folder: Path) -> None:
+        """Write it into the folder of the chosen run."""
+        write(folder / NOTE, json.dumps(plain(self), indent=2) + "\n")
+
+
+def choice_of(folder: Path) -> Choice | None:
+    """The choice of the run in a folder; None for a run that was not chosen. Each reader of a run's epsilon
+    asks it.
+
+    Raises DataError for a damaged file.
+    """
+    path = folder / NOTE
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(read_text(path))
+        epsilon = {party: float(found["epsilon"][party]) for party in PARTIES}
+        return Choice(sentence=str(found["sentence"]), epsilon=epsilon)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: expected the epsilon of a choice, got: {type(error).__name__}: {error}. Restore it, or "
+            f"remove {folder} and run the sweep again, which copies the chosen run anew."
+        ) from None
 
 
 def ledger_of(study: Study) -> Path | None:
@@ -48,8 +86,8 @@ def sentence(study: Study, folder: Path | None = None) -> str:
 
     folder: the run's. It has a note if the run was chosen among others.
     """
-    if folder is not None and (folder / NOTE).is_file():
-        return read_text(folder / NOTE)
+    if folder is not None and (choice := choice_of(folder)) is not None:
+        return choice.sentence
     if study.privacy.ledger is None:
         return ALONE
     return (
@@ -163,12 +201,19 @@ def stored_runs(study: Study, marks: Digests, plan: Plan) -> SharedRuns | None:
     """The present contents of the study's shared ledger; None if it names none. Only reads.
 
     Raises ConfigError if the ledger has other terms or records, if it lacks the run that trained the initial
-    weights (its charges would be missing from the epsilon of these records), or if it has that run and the
-    study calls it public.
+    weights (its charges would be missing from the epsilon of these records), if it has that run and the study
+    calls it public, or if each seed of the study deals the records to other clients.
     """
     path = ledger_of(study)
     if path is None:
         return None
+    if study.dealt_clients and len(study.study.seeds) > 1:
+        raise ConfigError(
+            f'[privacy] Expected one seed with a `ledger` of unit "client" and a partition that deals '
+            f"records, got {len(study.study.seeds)}: each seed makes other clients of the same people, whose "
+            "epsilons do not add up to any person's. Keep one of `seeds`, or deal by the people's own "
+            '`client_column`, or take unit = "record" with a ledger of its own.'
+        )
     held = runs_of(path, shared_terms(plan.terms()), marks.records)
     known = held.known(marks.behind) is not None
     if known and study.model.trained_on == "public":

@@ -318,6 +318,11 @@ class Study:
         """Whether a part of the clients' own records may become the server's test part."""
         return not self.packaged and self.data.test is None and not self.data.test_clients
 
+    @property
+    def dealt_clients(self) -> bool:
+        """Whether it protects clients that it makes itself, by dealing records to them: no people's own."""
+        return self.privacy.unit == "client" and self.data.partition.kind != "natural"
+
     def arm_of(self, name: str | None) -> Arm:
         """The arm of this name, in which capitals and signs do not count; for None the only arm.
 

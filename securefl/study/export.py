@@ -16,7 +16,7 @@ from securefl.core.release import PARTIES
 from securefl.engine.privacy_card import learns
 from securefl.storage.private_folder import CONFIG
 from securefl.study import split_key, world
-from securefl.study.accounted import sentence
+from securefl.study.accounted import choice_of, sentence
 from securefl.study.arm import Saved, arm_folder, checkpoint_file, is_personal, opened
 from securefl.study.composition import composition
 from securefl.study.config import Arm, Study
@@ -111,10 +111,8 @@ def taken(
             raise ConfigError(_unfinished(study, folder, chosen, number, len(records)))
         kept = {} if client is None else saved.checkpoint.kept().get(client, {})
         learnt = algorithm.learnt(saved.state, client, kept)
-        return Taken(
-            learnt,
-            _card(study, chosen, here, (algorithm, plan), saved, learnt, client, sentence(study, folder)),
-        )
+        card = _card(study, chosen, here, (algorithm, plan), saved, learnt, client, folder)
+        return Taken(learnt, card)
 
 
 def _unfinished(study: Study, folder: Path, arm: Arm, seed: int, rounds: int) -> str:
@@ -132,10 +130,11 @@ def _card(
     saved: Saved,
     learnt: Learnt,
     client: int | None,
-    accounting: str,
+    folder: Path,
 ) -> dict[str, Any]:
     """The model card, as a value for JSON. An infinite epsilon is the text "inf"."""
-    last, privacy = saved.records[-1], study.privacy
+    last, privacy, choice = saved.records[-1], study.privacy, choice_of(folder)
+    own = {party: saved.ledger.worst(party) for party in PARTIES}
     personal = is_personal(saved.records)
     part = "client" if client is not None else "whole" if learnt.shared is None else "shared"
     algorithm, plan = made
@@ -166,10 +165,10 @@ def _card(
             "scores": privacy.scores,
             "noise": privacy.noise,
             "plan": plan.digest().hex(),
-            "epsilon": {party: plain(saved.ledger.worst(party)) for party in PARTIES},
+            "epsilon": plain(own if choice is None else choice.epsilon),
             "learns": _learns(algorithm, plan),
             "covers": _COVERS[part],
-            "accounting": accounting,
+            "accounting": sentence(study, folder),
         },
         "ledger": {
             "run": saved.ledger.identity,

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from securefl.accounting.figures import counted
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage.files import folder_at, write
 from securefl.storage.folder_lock import require_idle
@@ -72,10 +73,10 @@ def study_of(folder: Path, brought: Brought | None = None, trusted: Sequence[Pat
 
     trusted: the paths of --trust-code.
     """
-    return going_on(of_folder(run_config(folder), trusted, brought), folder)
+    return taken_on(of_folder(run_config(folder), trusted, brought), folder)
 
 
-def going_on(study: Study, folder: Path) -> Study:
+def taken_on(study: Study, folder: Path) -> Study:
     """The study with as many rounds as its run was asked for last. Its text stays: the run is bound to it."""
     return with_rounds(study, rounds_of(study, folder)[-1])
 
@@ -97,6 +98,20 @@ def rounds_of(study: Study, folder: Path) -> list[int]:
     if not lines or not all(line.isdecimal() for line in lines):
         raise DataError(f"Expected numbers of rounds in {path}, got {lines!r:.60}. Restore it from a copy.")
     return [*map(int, lines)]
+
+
+def require_no_more(study: Study, folder: Path) -> None:
+    """Raises ConfigError if the folder's run got more rounds than its study says.
+
+    A cell of a sweep, a trial and a part of a table stand for their studies in tables.
+    """
+    first, *more = rounds_of(study, folder)
+    if more:
+        raise ConfigError(
+            f"Expected a run of {counted(first, 'round')} in {folder}, as its study says, got one that was "
+            f"taken on to {more[-1]}: under this setting it would stand for another. Move the folder "
+            "elsewhere, and give the same command again, which begins this run anew."
+        )
 
 
 def note_rounds(study: Study, folder: Path, rounds: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.text_safety import some
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.columns import key_of
 from securefl.data.files import cache_folder
-from securefl.data.identity import digest_of_records
+from securefl.data.identity import digest_of_clients, digest_of_records
 from securefl.data.in_memory import InMemory, given
 from securefl.data.networks import agreed, outside
 from securefl.data.own import Prepared, from_files, prepare
@@ -166,8 +167,7 @@ def records(study: Study, seed: int, sides: Sides) -> Read:
     declared = None if section.features is not None else section.network
     network = agreed(found.network, declared, name)
     # A separate test part is the server's. No client's budget covers it.
-    people = [made.split.train] if found.test is not None else [made.split.train, made.split.test]
-    marks = _marks_of(study, made, name, place) | _marks_of_records(study, *people)
+    marks = _marks_of(study, made, name, place) | _marks_of_records(study, made.whole)
     return Read(
         split=made.split,
         schema=replace(made.schema, network=network),
@@ -177,10 +177,34 @@ def records(study: Study, seed: int, sides: Sides) -> Read:
 
 
 def _marks_of_records(study: Study, *parts: Dataset) -> Digests:
-    """The digest of all records for a shared ledger, before they are split, drawn from or corrupted."""
-    if study.privacy.ledger is None:
+    """The digest of all records for a shared ledger, before they are split, drawn from or corrupted.
+
+    With unit "client", of the clients with their own; none if records are dealt (see `marks_of_deal`).
+    """
+    if study.privacy.ledger is None or study.dealt_clients:
         return Digests()
-    return Digests(records=digest_of_records([(part.x, part.y) for part in parts]))
+    if study.privacy.unit == "record":
+        return Digests(records=digest_of_records([(part.x, part.y) for part in parts]))
+    owned = [(part, part.groups) for part in parts if part.groups is not None]
+    names = sorted({name for _, groups in owned for name in groups.tolist()})
+    clients = ([(part.x[groups == name], part.y[groups == name]) for part, groups in owned] for name in names)
+    return Digests(records=digest_of_clients(clients))
+
+
+def marks_of_deal(study: Study, read: Read, train: Dataset, deal: Iterable[NDArray[np.int64]]) -> Digests:
+    """The digest for a shared ledger of clients to which a study deals records. deal: the places of each's.
+
+    Raises ConfigError if a key that each run draws for itself decides which records are dealt.
+    """
+    if study.privacy.ledger is None or not study.dealt_clients:
+        return Digests()
+    if read.leaving:
+        raise ConfigError(
+            'Expected a `test` part of its own with a `ledger` of unit "client" and clients that are dealt, '
+            "got a share of their records: it is another in each run, and so are the clients, whose epsilons "
+            "no ledger can add. Give `test`, or the clients' own records by `client_column`."
+        )
+    return Digests(records=digest_of_clients([(train.x[own], train.y[own])] for own in deal))
 
 
 def _require_clients(train: Dataset, section: DataSection) -> None:

@@ -18,6 +18,7 @@ from securefl.mechanisms.registry import legend
 from securefl.report.latex import escaped
 from securefl.report.run_page import TESTED
 from securefl.report.significance import listed
+from securefl.study.accounted import choice_of
 from securefl.study.arm import LEDGER, arm_folder
 from securefl.study.config import Arm, Study
 from securefl.study.finished import Finished, finished_run
@@ -59,12 +60,15 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
     yield "Delta", [f"δ = {terms.delta:g}."]
     reason = run.infinite_reason.get(arm.name)
     worst = {party: _worst(holders, party, terms.delta) for party in PARTIES}
-    epsilons = {party: own.epsilon(terms.delta) for party, own in worst.items()}
+    choice = choice_of(run.folder)
+    own_epsilons = {party: own.epsilon(terms.delta) for party, own in worst.items()}
+    epsilons = own_epsilons if choice is None else choice.epsilon
     claimed = f"It is claimed against {listed([f'the {own}' for own in terms.adversaries] or ['nobody'])}."
     against_each = (f"ε = {in_words(epsilon)} against the {party}." for party, epsilon in epsilons.items())
     yield "Epsilon", [*against_each, claimed, *([f"It is not finite: {reason}."] if reason else [])]
     said = ((party, beside_epsilon(own)) for party, own in worst.items())
-    if curves := [f"Against the {party}: {words}." for party, words in said if words]:
+    # Of a choice only one point of its curve is known.
+    if choice is None and (curves := [f"Against the {party}: {words}." for party, words in said if words]):
         yield "Curve", curves
     mechanisms = (
         f"{name}: {_in_words(charge, shown)}, {counted(count, 'time')} at most."
@@ -88,6 +92,8 @@ def _topics(run: Finished, study: Study, arm: Arm) -> Iterator[tuple[str, list[s
         "ε is of all releases of one client in a run together, the largest over "
         f"{counted(len(holders) // len(ledgers), 'client')} and {seeds}. Each seed is a run by itself."
     )
+    if choice is not None:
+        together = "ε is of the choice among a random number of runs, of which nothing but this one is seen."
     yield "Composition", [together, exact, *([bound] if rates else [])]
     yield "Trust", list(_trust(run, study, arm, epsilons))
     yield "Not covered", list(_uncovered(run, study))

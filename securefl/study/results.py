@@ -114,9 +114,20 @@ class Results:
         return all(alarm.learnt for alarm in self.alarms) and not drowned
 
 
-def collect(study: Study, runs: Sequence[ArmRun], observed: Sequence[Observed] = ()) -> Results:
-    """The tables of these runs, and of what the observer measured."""
+def collect(
+    study: Study,
+    runs: Sequence[ArmRun],
+    observed: Sequence[Observed] = (),
+    epsilon: Mapping[str, float] | None = None,
+) -> Results:
+    """The tables of these runs, and of what the observer measured.
+
+    epsilon: of the choice of a run that was chosen privately, by party. It stands after every round: whoever
+    sees one of them learns of the choice.
+    """
     metrics = pd.DataFrame([row for run in runs for row in _metrics(run)])
+    if epsilon is not None:
+        metrics = metrics.assign(**{f"epsilon_{party}": own for party, own in epsilon.items()})
     names = dict.fromkeys(run.arm.name for run in runs)
     summary = tuple(_summary(study, name, metrics, runs) for name in names)
     return Results(

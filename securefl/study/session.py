@@ -14,9 +14,9 @@ from securefl.core.errors import ConfigError
 from securefl.core.logs import logger, to_stderr
 from securefl.storage.files import folder_at
 from securefl.storage.folder_lock import locked
-from securefl.storage.private_folder import ARMS, CONFIG
+from securefl.storage.private_folder import ARMS, CONFIG, SWEEP, made_in
 from securefl.study import observed, results, run_report, split_key, world
-from securefl.study.accounted import require_room, reserve_all, sentence
+from securefl.study.accounted import choice_of, require_room, reserve_all, sentence
 from securefl.study.arm import ArmRun, made_folder
 from securefl.study.backends import Backend
 from securefl.study.composition import compositions
@@ -24,7 +24,6 @@ from securefl.study.config import Arm, Brought, Study
 from securefl.study.folder import (
     claim,
     devices,
-    going_on,
     hardware_of,
     note_device,
     note_rounds,
@@ -32,6 +31,7 @@ from securefl.study.folder import (
     require_own,
     rounds_of,
     study_of,
+    taken_on,
     with_rounds,
 )
 from securefl.study.forecast import affordable_rounds
@@ -82,7 +82,7 @@ def run_study(
     stop, say, before = stop or Interruption(), logged(say), study
     # Before the lock, which is a file in the folder: a refusal leaves the folder as it was.
     require_own(folder, study)
-    study = going_on(study, folder) if rounds is None else extended(study, folder, rounds)
+    study = taken_on(study, folder) if rounds is None else extended(study, folder, rounds)
     hardware = hardware_of(study, folder, (folder / ARMS).exists(), say)
     # With a backend, parties on their own machines have their own keys. This process holds no client records.
     began = (folder / CONFIG).exists()
@@ -115,11 +115,11 @@ def extended(study: Study, folder: Path, rounds: int) -> Study:
     Guarantees: no charge, noise, message or test of the finished rounds would be another under the new
     number. So without noise the run ends as one that was never interrupted.
 
-    Raises ConfigError, before anything is written, unless the run is finished, its last round is as the
-    others, and its noise and budget allow more rounds.
+    Raises ConfigError, before anything is written, unless the run is finished and no sweep's, its last round
+    is as the others, and its noise and budget allow more rounds.
     """
     require_own(folder, study)
-    study = going_on(study, folder)
+    study = taken_on(study, folder)
     before = study.study.rounds
     if not (folder / CONFIG).exists() or _unfinished(study, folder):
         raise ConfigError(
@@ -129,6 +129,11 @@ def extended(study: Study, folder: Path, rounds: int) -> Study:
     if rounds <= before:
         raise ConfigError(f"Expected more than its {before} rounds for the run in {folder}, got {rounds}.")
     afresh = f"Run the study with rounds = {rounds} in another folder."
+    if choice_of(folder) is not None or made_in(folder, SWEEP):
+        raise ConfigError(
+            f"Expected a run by itself for more rounds, got {folder}, which a sweep made: there it stands "
+            f"for {before} rounds, and the cost of a choice covers no more. {afresh}"
+        )
     if study.privacy.ledger is not None:
         raise ConfigError(
             f"[privacy] Expected no `ledger` for more rounds of a finished run, got {study.privacy.ledger}, "
@@ -315,7 +320,8 @@ def _written(
     out: Path,
     seen: Sequence[observed.Observed],
 ) -> tuple[results.Results, Path]:
-    collected = results.collect(study, runs, seen)
+    choice = choice_of(folder)
+    collected = results.collect(study, runs, seen, None if choice is None else choice.epsilon)
     collected = replace(
         collected,
         accounting=sentence(study, folder),
@@ -328,6 +334,7 @@ def _written(
     reproduce = "\n".join([again, *(f"{again} --rounds {one}" for one in rounds_of(study, folder)[1:])])
     changes, where = made.first.problem.changes, ", then ".join(devices(folder))
     marks = made.first.marks
-    claimed = run_report.claimed_curves(study, made.arms)
+    # Of a choice only one point of its curve is known.
+    claimed = run_report.claimed_curves(study, made.arms) if choice is None else {}
     page = run_report.write(study, collected, card, out, reproduce, changes, where, marks, claimed)
     return collected, page

@@ -23,7 +23,7 @@ from securefl.engine.party.computing import Records
 from securefl.study import cost
 from securefl.study.config import Study, placed
 from securefl.study.cost import PRESETS
-from securefl.study.own_code import Told, architecture, declared_loss, featured, protocols
+from securefl.study.own_code import Told, architecture, declared_loss, featured, marks_of_deal, protocols
 from securefl.study.own_code import records as own_records
 from securefl.study.seeded import Digests, World
 from securefl.study.split_key import Keeper, Splits
@@ -87,7 +87,7 @@ def _planned(study: Study, records: int, clients: int, leaving: bool) -> Planned
 
 def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Splits) -> World:
     read = own_records(study, seed, splits.test)
-    split, marks, leaving = _drawn(study, read.split, seed), read.marks, read.leaving
+    split, leaving = _drawn(study, read.split, seed), read.leaving
     clients, apart = study.data.clients, study.data.test_clients
     if clients is not None and clients + apart > len(split.train):
         wanted = (
@@ -104,6 +104,7 @@ def _built(study: Study, seed: int, hardware: Hardware, tell: Told, splits: Spli
     # Each step draws from a stream of its own, named by its purpose: a change to one step changes no other.
     dealt = None if clients is None else clients + apart
     parts = study.data.partition.split(split.train, dealt, stream(seed, "partition"))
+    marks = read.marks | marks_of_deal(study, read, split.train, parts)
     if len(parts) <= apart:
         raise ConfigError(f"Expected test_clients < {len(parts)}, the number of clients, got {apart}.")
     if apart:

@@ -43,7 +43,7 @@ class Checked:
 
     arms: their costs. Empty if the cell is refused, or no costs were wanted.
     allotted: the charges of its runs in the shared ledger, for each arm and seed. held: the contents of that
-    ledger; None if the study names none.
+    ledger; None if the study names none. records: the digest of the records or clients that it is for.
     """
 
     cell: Cell
@@ -51,6 +51,7 @@ class Checked:
     arms: tuple[ArmCost, ...]
     allotted: tuple[Allotment, ...] = ()
     held: SharedRuns | None = None
+    records: str = ""
 
 
 def check(
@@ -98,7 +99,9 @@ def _checked(cells: Sequence[Cell], costs: bool, tell: Callable[[str], None]) ->
             wants = tuple(foreseen(study, made))
             held = stored_runs(study, here.marks, made[study.arms[0].name][1])
             arms = tuple(_cost(name, *made[name]) for name in made if costs)
-            yield Checked(cell=cell, refused="", arms=arms, allotted=wants, held=held)
+            yield Checked(
+                cell=cell, refused="", arms=arms, allotted=wants, held=held, records=here.marks.records
+            )
         except SecureFLError as error:
             yield Checked(cell=cell, refused=str(error), arms=())
 
@@ -126,13 +129,21 @@ def require_all(sweep: Sweep, checked: Sequence[Checked]) -> None:
 def require_room(checked: Sequence[Checked], begun: Callable[[Cell], Mapping[str, str]]) -> None:
     """Raises BudgetExceeded if the remaining runs of all cells together exceed a shared ledger's budget.
 
+    Raises ConfigError if two cells would charge one ledger for different records or clients.
     begun: gives the identity of the ledger of each run of a cell that has begun, by the names of `foreseen`.
     """
     ledgers: dict[Path, tuple[SharedRuns, list[Allotment]]] = {}
+    first: dict[Path, Checked] = {}
     for own in checked:
         path = ledger_of(own.cell.study)
         if path is None or own.held is None:
             continue
+        if (one := first.setdefault(path, own)).records != own.records:
+            unit = own.cell.study.privacy.unit
+            raise ConfigError(
+                f"Expected the same {unit}s in all cells with one `ledger`, got others in {one.cell.name} "
+                f"and {own.cell.name}. Leave what changes them out of the grid."
+            )
         known = begun(own.cell)
         wants = ledgers.setdefault(path, (own.held, []))[1]
         wants += [

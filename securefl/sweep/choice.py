@@ -29,9 +29,10 @@ from securefl.dp.noise import Source
 from securefl.storage.files import folder_at, subfolder, write
 from securefl.storage.private_folder import private_folder
 from securefl.study import world
-from securefl.study.accounted import NOTE, allotted
+from securefl.study.accounted import NOTE, Choice, allotted
 from securefl.study.composition import composition
 from securefl.study.config import note_home
+from securefl.study.folder import require_no_more
 from securefl.study.interruption import Stop
 from securefl.study.publication import PERSONAL
 from securefl.study.session import reopen, run_study
@@ -77,7 +78,7 @@ def require_choosable(sweep: Sweep) -> Trials:
     """The trials of a sweep with a choice. Raises ConfigError for cells to which no known bound applies."""
     if sweep.choice is None:
         raise ConfigError("[sweep] Expected `choice`, got none: say how many trials are drawn.")
-    promises = set()
+    promises, deals = set(), set[str]()
     for cell in sweep.cells:
         study, privacy = cell.study, cell.study.privacy
         if len(study.arms) != 1 or len(study.study.seeds) != 1:
@@ -92,10 +93,18 @@ def require_choosable(sweep: Sweep) -> Trials:
                 "yet. Leave one of them out."
             )
         promises.add((privacy.unit, privacy.adjacency, privacy.delta, privacy.adversaries))
+        # Under another deal a client is another one: the bound of the choice would hold for nobody.
+        deals.add(repr((study.data, study.study.seeds)) if privacy.unit == "client" else "")
     if len(promises) > 1:
         raise ConfigError(
             "[sweep] Expected one unit, adjacency, delta and `adversaries` in all cells with `choice`, got "
             f"{len(promises)} of them. Leave them out of the grid."
+        )
+    if len(deals) > 1:
+        raise ConfigError(
+            '[sweep] Expected one section [data] and one seed in all cells with `choice` and unit "client", '
+            f"got {len(deals)} of them: they make other clients of the same people. Leave them out of the "
+            "grid."
         )
     return sweep.choice
 
@@ -134,6 +143,7 @@ def choose(
         study = replace(study, runtime=study.runtime.here)
         home = _home(out, number)
         share_key(out, study, home)
+        require_no_more(study, home)
         found, _ = run_study(study, home, lambda arm, seed, record: None, stop=stop, baselines=False)
         if found.summary[0].models == PERSONAL:
             raise ConfigError(
@@ -149,7 +159,8 @@ def choose(
     if best is None:
         nothing = "Nothing is chosen: no drawn trial has a score. The epsilon covers this outcome too."
         return Chosen(cell=None, score=score, epsilon=spent, sentences=(nothing, *said), folder=out / CHOSEN)
-    cell, folder = sweep.cells[drawn[best]], _published(sweep, out, best, " ".join(said))
+    accounting = Choice(sentence=" ".join(said), epsilon=spent)
+    cell, folder = sweep.cells[drawn[best]], _published(sweep, out, best, accounting)
     first = f"Chosen: {cell.name}, with an accuracy of {score:.3f}."
     return Chosen(cell=cell, score=score, epsilon=spent, sentences=(first, *said), folder=folder)
 
@@ -175,7 +186,7 @@ def _drawn(path: Path, trials: Trials, cells: int, source: Source) -> list[int]:
     return list(found)
 
 
-def _published(sweep: Sweep, out: Path, number: int, accounting: str) -> Path:
+def _published(sweep: Sweep, out: Path, number: int, accounting: Choice) -> Path:
     """Copy a trial into a folder without its number, and rewrite its report with the cost of the choice.
 
     All files there bear the time at which the sweep began. Their own would tell which trial of how many it
@@ -186,7 +197,7 @@ def _published(sweep: Sweep, out: Path, number: int, accounting: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         folder_at(folder, mode=0o700)  # until it has the modes of what is copied
         shutil.copytree(_home(out, number), folder, dirs_exist_ok=True)
-        write(folder / NOTE, accounting)
+        accounting.write(folder)
     note_home(folder, sweep.own_folder)
     reopen(folder, run_code=True, trusted=sweep.namer.trusted)
     began = (out / CONFIG).stat().st_mtime_ns
@@ -204,7 +215,7 @@ def told(sweep: Sweep, spent: Mapping[str, float]) -> Sequence[str]:
     return (
         f"The choice among {len(sweep.cells)} cells by a random number of trials ({law}, mean "
         f"{trials.mean:g}) is accounted for: cell, score and model together cost epsilon {epsilons}, at "
-        f"delta {delta:g} (Papernot and Steinke 2022). Any other epsilon shown is of one trial alone.",
+        f"delta {delta:g} (Papernot and Steinke 2022). An epsilon in its study is of one trial.",
         "The score is the accuracy on the server's records, which count as public. So this epsilon covers "
         "none of the server's records, and no other run over the same records.",
     )

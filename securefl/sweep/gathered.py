@@ -21,7 +21,7 @@ from securefl.storage.private_folder import SWEEP, require_format
 from securefl.storage.texts import kept, read_text, toml
 from securefl.study.config import Study, origin_of
 from securefl.study.finished import Finished, finished_run
-from securefl.study.folder import study_of
+from securefl.study.folder import require_no_more, study_of
 from securefl.study.publication import public
 from securefl.sweep.cells import CONFIG, Cell, Sweep, parse_sweep
 from securefl.sweep.tradeoff import Series, series_of, summary_table, with_settings
@@ -65,6 +65,8 @@ def run_folders(folder: Path) -> tuple[list[Path], list[str]]:
             f"privately: its trials may not. Name the chosen one: {folder / 'chosen'}"
         )
     homes = {cell.name: sweep.home(folder, cell) for cell in sweep.cells}
+    for cell in sweep.cells:
+        require_no_more(cell.study, homes[cell.name])
     missing = [name for name, home in homes.items() if not (home / "summary.json").is_file()]
     again = f"To run them: securefl sweep {config} --out {folder}"
     if len(missing) == len(homes):

@@ -21,6 +21,7 @@ from securefl.storage.private_folder import CONFIG, NOTICE, PRIVATE, json_text, 
 from securefl.storage.processes import Ended, Line, Supervisor, for_workers
 from securefl.study import split_key
 from securefl.study.config import Arm, Study, parse
+from securefl.study.folder import require_no_more
 from securefl.study.interruption import Interrupted, Interruption, Stop, Told
 from securefl.study.session import run_study
 from securefl.sweep.cells import Cell, Sweep
@@ -229,6 +230,7 @@ def run_cell(
     def tell(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
         count(next(done))
 
+    require_no_more(study, folder)
     # Silent, since the sweep itself reports that a dead process left locks.
     found, _ = run_study(
         study, folder, tell, stop=stop, say=lambda line: None, baselines=False, reserved=reserved

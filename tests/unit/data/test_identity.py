@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from support.every import every
 
-from securefl.data.identity import digest_of_records
+from securefl.data.identity import digest_of_clients, digest_of_records
 
 X = np.arange(12.0, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 0, 1, 0, 1])
@@ -35,3 +35,11 @@ def test_any_change_of_a_record_matters(change: str) -> None:
         case "targets swapped":
             y[[0, 1]] = y[[1, 0]]
     assert digest_of_records([(x, y)]) != WHOLE
+
+
+def test_clients_are_told_by_their_records_and_not_by_their_places() -> None:
+    a, b = (X[:2], Y[:2]), (X[2:], Y[2:])
+    both = digest_of_clients([[a], [b]])
+    assert digest_of_clients([[(X[5:], Y[5:]), (X[2:5], Y[2:5])], [a]]) == both
+    assert digest_of_clients([[(X[:3], Y[:3])], [(X[3:], Y[3:])]]) != both
+    assert digest_of_clients([[(X, Y)]]) not in (both, WHOLE)

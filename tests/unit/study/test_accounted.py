@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from support.command_line import securefl as command
 from support.every import every
@@ -35,6 +37,7 @@ from securefl.study.session import run_study
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
 DATA = arrays(400, 4)
 BROUGHT = Brought(data=DATA)
+pytestmark = pytest.mark.filterwarnings("ignore:An arm of Run:RuntimeWarning")
 NOISED = {"noise": '"local"', "adversaries": '["server", "others"]', "budget": "3.0", "epsilon": "2.0"}
 
 
@@ -144,7 +147,100 @@ def test_records_are_the_same_under_any_seed_partition_and_draw(tmp_path: Path) 
     assert re.fullmatch("[0-9a-f]{64}", marks.pop())
 
 
-@pytest.mark.filterwarnings("ignore:An arm of Run:RuntimeWarning")
+def of_clients(tmp_path: Path, change: tuple[str, str] = ("", ""), **privacy: str) -> Study:
+    """A study at epsilon 1 a client, whose six clients have a ledger with a budget of 8."""
+    of = {"noise": '"local"', "adversaries": '["server", "others"]', "budget": "8.0", "epsilon": "1.0"}
+    told = {**of, "ledger": f'"{tmp_path / "people.ledger"}"', **privacy}
+    own = client_level(rounds=1, **told)
+    return parse(own.text.replace(*change))
+
+
+def test_clients_that_are_dealt_anew_are_others(tmp_path: Path) -> None:
+    """The attack: under another deal a client's records lie with all clients, whom no sum covers."""
+    changes = [
+        ("seeds = [3]", "seeds = [4]"),
+        ("clients = 6", "clients = 3"),
+        ('kind = "iid"', 'kind = "shards", per_client = 2'),
+        ('source = "digits"', 'source = "digits"\nrecords = 600'),
+    ]
+    others = [of_clients(tmp_path, change) for change in [("", ""), *changes]]
+    assert len({world.build(own, own.study.seeds[0]).marks.records for own in others}) == 5
+    run(of_clients(tmp_path), tmp_path / "a")
+    with pytest.raises(ConfigError, match="others under another seed, partition or number of clients"):
+        run(others[1], tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+    # The old deal: more of the same clients' budget.
+    run(of_clients(tmp_path, epsilon="0.5"), tmp_path / "c")
+    assert len(held(tmp_path).entries) == 2
+
+
+def test_seeds_that_deal_clients_anew_are_refused_together(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    two = of_clients(tmp_path, ("seeds = [3]", "seeds = [3, 4]"))
+    file = tmp_path / "study.toml"
+    file.write_text(two.text)
+    for words in (["plan", file], ["run", file, "--out", tmp_path / "a"]):
+        code, _, err = command(capfd, *words)
+        assert code == 1
+        assert "Expected one seed with a `ledger`" in err
+    assert not (tmp_path / "a").exists()
+    # Its three remedies.
+    assert command(capfd, "plan", *keep(tmp_path, of_clients(tmp_path)))[0] == 0
+    records = shared(tmp_path, seeds="[3, 4]", epsilon="0.5", ledger=f'"{tmp_path / "records.ledger"}"')
+    assert command(capfd, "plan", *keep(tmp_path, records))[0] == 0
+    own = tmp_path / "own.ledger"
+    run(own_clients(tmp_path, own, seeds="[3, 4]"), tmp_path / "d")
+    run(own_clients(tmp_path, own), tmp_path / "e")
+    assert len(runs_of(own).entries) == 3
+    # Other clients of the same records, and clients that would be dealt what each folder's key leaves.
+    with pytest.raises(ConfigError, match="records that its check does not fit"):
+        run(own_clients(tmp_path, own, column="town"), tmp_path / "f")
+    with pytest.raises(ConfigError, match=r"Expected a `test` part of its own with a `ledger`"):
+        run(own_clients(tmp_path, own, column="", partition='{ kind = "iid" }'), tmp_path / "g")
+
+
+def keep(tmp_path: Path, study: Study) -> list[Path]:
+    (tmp_path / "kept.toml").write_text(study.text)
+    return [tmp_path / "kept.toml"]
+
+
+def own_clients(
+    tmp_path: Path,
+    ledger: Path,
+    seeds: str = "[3]",
+    column: str = "ward",
+    partition: str = '{ kind = "natural" }',
+) -> Study:
+    """A study of clients that a column names, or of dealt ones. Each run tests other records."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.random((300, 2)), columns=["a", "b"]).round(3)
+    table["ill"] = np.where(table["a"] > 0.5, "yes", "no")
+    table["ward"], table["town"] = np.arange(300) % 6, np.arange(300) // 50
+    table.to_csv(tmp_path / "people.csv", index=False)
+    ignored = [name for name in ("ward", "town") if name != column]
+    told = {
+        "source": f'"{tmp_path / "people.csv"}"',
+        "target": '"ill"',
+        "classes": '["no", "yes"]',
+        "ignore": str(ignored),
+        "public_num_examples": "50",
+        "test_share": "0.3",
+        "partition": partition,
+        **({"client_column": f'"{column}"'} if column else {"clients": "6"}),
+    }
+    columns = {"a": "range = [0, 1]", "b": "range = [0, 1]"}
+    if column:
+        columns[column] = f"categories = {[*map(str, range(6))]}"
+    data = "\n".join(
+        ["[data]", *(f"{key} = {value}" for key, value in told.items())]
+        + [f"[data.columns.{name}]\n{own}" for name, own in columns.items()]
+    )
+    written = of_clients(tmp_path, ("seeds = [3]", f"seeds = {seeds}"), ledger=f'"{ledger}"').text
+    before, after = written.split("[data]")
+    return parse(f"{before}{data}\n[model]{after.split('[model]')[1]}")
+
+
 def test_the_digest_of_the_records_is_in_no_report(tmp_path: Path) -> None:
     written = shared(tmp_path, epsilon="0.5").text.replace(
         'source = "digits"', "classes = 2\npublic_num_examples = 100"

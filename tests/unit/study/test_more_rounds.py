@@ -9,6 +9,7 @@ from support.every import every
 from support.private_studies import DISTRIBUTED, client_level, private
 from support.tiny_study import FEDAVG, plain, study, text
 
+import securefl
 from securefl.commands.telling import run_and_tell
 from securefl.core.errors import ConfigError, DataError
 from securefl.study.arm import arm_folder, checkpoint_file
@@ -16,7 +17,11 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
 from securefl.study.export import taken
 from securefl.study.folder import ROUNDS_NOTE, study_of
+from securefl.study.interruption import Interruption
 from securefl.study.session import reopen, run_study
+from securefl.sweep.cells import claim, parse_sweep
+from securefl.sweep.gathered import run_folders
+from securefl.sweep.run import FACTS, run_cell
 
 
 def ran(own: Study, folder: Path, rounds: int | None = None) -> list[dict[str, object]]:
@@ -183,3 +188,41 @@ def test_a_shared_ledger_has_no_place_for_more(tmp_path: Path) -> None:
     taken(own, tmp_path / "run", "x").write(tmp_path / "model.safetensors")
     given = f'hidden = [8]\nweights = "{tmp_path / "model.safetensors"}"\ntrained_on = "ledger"'
     assert len(ran(parse(own.text.replace("hidden = [8]", given), home=tmp_path), tmp_path / "on")) == 1
+
+
+def test_python_has_the_rounds_that_a_run_was_taken_on_to(tmp_path: Path) -> None:
+    own = study(FEDAVG, rounds=1)
+    ran(own, tmp_path / "run")
+    ran(own, tmp_path / "run", rounds=2)
+    found = securefl.run(own, out=tmp_path / "run", workers=1, progress=False)
+    assert found.study.study.rounds == 2
+    assert found.model().card["rounds"] == 2
+    assert found.export(tmp_path / "model.safetensors").is_file()
+
+
+def test_a_cell_of_a_sweep_stands_for_the_rounds_of_its_study(tmp_path: Path) -> None:
+    """The attack: a cell of one round that had more won its sweep under the words "rounds = 1"."""
+    sweep = parse_sweep(text(FEDAVG, rounds=1) + '\n[sweep.grid]\n"study.rounds" = [1]\n')
+    out, (cell,) = tmp_path / "sweep", sweep.cells
+    claim(out, sweep)
+    home = sweep.home(out, cell)
+
+    def play() -> None:
+        run_cell(cell.study, home, lambda done: None, Interruption())
+
+    play()
+    with pytest.raises(ConfigError, match=r"which a sweep made.*rounds = 2 in another folder"):
+        ran(cell.study, home, rounds=2)
+    # It can be taken on elsewhere, and put back.
+    home.rename(tmp_path / "apart")
+    ran(cell.study, tmp_path / "apart", rounds=2)
+    (tmp_path / "apart").rename(home)
+    (home / FACTS).unlink()
+    with pytest.raises(ConfigError, match=r"a run of 1 round in .* taken on to 2"):
+        play()
+    with pytest.raises(ConfigError, match="taken on to 2"):
+        run_folders(out)
+    # The remedy that the error names.
+    home.rename(tmp_path / "apart")
+    play()
+    assert run_folders(out)[0] == [home]

@@ -55,7 +55,7 @@ PUBLIC = {
     "seeds.json": "the plan",
     "plots/accuracy.png": "the global model on the server's own test records",
     "plots/curves.png": "the plan",
-    "accounting.txt": "what the epsilons cover, from public settings and the holder's own doings",
+    "accounting.json": "what the epsilons cover, from public settings and the holder's own doings",
     "report.html": "the page of what these files have",
 }
 """Every file of a run folder that may be published, and why."""

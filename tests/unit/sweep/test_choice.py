@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,22 +14,29 @@ from support.command_line import securefl as command
 from support.every import every
 from support.tiny_study import text, with_privacy
 
+from securefl.accounting.figures import in_words
 from securefl.accounting.shared import runs_of
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
 from securefl.dp.choice import Trials
 from securefl.dp.noise import Source
 from securefl.storage.private_folder import private_folder
-from securefl.study.accounted import ALONE
+from securefl.study.accounted import ALONE, NOTE, choice_of
 from securefl.study.export import taken
+from securefl.study.finished import finished_run
+from securefl.study.folder import study_of
+from securefl.study.privacy_statement import statements
+from securefl.study.session import run_study
 from securefl.sweep.best import CHOICE, caveats
 from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.choice import choose, cost, require_choosable
+from securefl.sweep.gathered import gather
 
 pytestmark = pytest.mark.usefixtures("blank_plots")
 
 FEDLOG = '[[arm]]\nname = "FedLog"\nprotocol = "fedlog"\n'
 NOISED = {"noise": '"local"', "adversaries": '["server", "others"]', "budget": "3.0", "epsilon": "1.0"}
+CLIENT = {"unit": '"client"', "adjacency": '"zero-out"'}
 GRID = '[sweep.grid]\n"local.learning_rate" = [0.05, 0.2]\n'
 CHOSEN = '[sweep]\nchoice = { trials = "poisson", mean = 3 }\n' + GRID
 
@@ -82,6 +90,20 @@ def test_the_best_of_the_drawn_trials_is_published_with_the_cost_of_the_choice(t
     published = [out / "chosen", *(out / "chosen").rglob("*")]
     assert len(published) > 20
     assert {path.stat().st_mtime_ns for path in published} == {(out / "sweep.toml").stat().st_mtime_ns}
+    # Every reader of the chosen run's epsilon has the number, and none that of one trial.
+    spent, chosen = found.epsilon["server"], out / "chosen"
+    assert summary["arms"][0]["epsilon"]["server"] == pytest.approx(spent)
+    assert card["privacy"]["epsilon"]["server"] == pytest.approx(spent)
+    assert statements(chosen)["FedLog"]["Epsilon"][0] == f"ε = {in_words(spent)} against the server."
+    assert "Curve" not in statements(chosen)["FedLog"]
+    (row,) = gather([chosen]).series
+    assert row.rows["epsilon_true"].tolist() == pytest.approx([spent])
+    assert finished_run(chosen, "chosen").metrics["epsilon_server"].tolist() == pytest.approx([spent])
+    # More rounds of it, or of a trial, would cost what the choice does not cover.
+    shutil.copytree(chosen, tmp_path / "taken-away")
+    for folder in (chosen, trials[0], tmp_path / "taken-away"):
+        with pytest.raises(ConfigError, match=r"which a sweep made.*rounds = 2 in another folder"):
+            run_study(study_of(folder), folder, lambda arm, seed, record: None, rounds=2)
     # The same call again draws nothing anew.
     again = choose(sweep, out, source=Source(SecretKey(bytes(32))))
     assert (again.score, again.cell) == (found.score, found.cell)
@@ -124,6 +146,8 @@ def test_a_sweep_without_a_choice_says_that_it_is_not_covered() -> None:
         (CHOSEN, "[3, 4]", {}, "one arm and one seed"),
         (CHOSEN, "[3]", {"ledger": '"/tmp/people.ledger"'}, "no `ledger` with `choice`"),
         (CHOSEN + '"privacy.delta" = [1e-4, 1e-5]\n', "[3]", {}, "one unit, adjacency, delta"),
+        (CHOSEN + '"data.clients" = [4, 6]\n', "[3]", CLIENT, r"one section \[data\] and one seed"),
+        (CHOSEN + '"study.seeds" = [[3], [4]]\n', "[3]", CLIENT, r"one section \[data\] and one seed"),
         (GRID, "[3]", {}, "Expected `choice`"),
         (CHOSEN.replace("mean = 3", "mean = 0.5"), "[3]", {}, "mean in"),
         (CHOSEN.replace("poisson", "fixed"), "[3]", {}, "trials"),
@@ -134,6 +158,18 @@ def test_what_no_bound_is_known_for_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         require_choosable(parse_sweep(written(sweep, seeds, **privacy)))
+
+
+def test_clients_that_are_the_same_in_all_cells_are_chosen_among() -> None:
+    """The remedies: nothing in the grid that deals, or another unit."""
+    require_choosable(parse_sweep(written(**CLIENT)))
+    require_choosable(parse_sweep(written(CHOSEN + '"data.clients" = [4, 6]\n')))
+
+
+def test_a_damaged_cost_of_a_choice_is_no_cost(tmp_path: Path) -> None:
+    (tmp_path / NOTE).write_text('{"sentence": "", "epsilon": {"server": 1.0}}')
+    with pytest.raises(DataError, match="expected the epsilon of a choice"):
+        choice_of(tmp_path)
 
 
 def test_the_trials_are_read() -> None:
