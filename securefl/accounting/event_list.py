@@ -9,11 +9,18 @@ from dp_accounting import DpEvent
 
 from securefl.accounting.events import load_event
 from securefl.core.errors import DataError, UnsupportedEvent
+from securefl.core.reading import near
 
 # A file of events is not trusted: its size, elements and repeats are bounded, so that a short file cannot
 # keep the command busy.
 LARGEST_REPEAT = 10**9
 LARGEST_EVENTS = 2**24
+_FIELDS = {
+    "gaussian": ("noise_multiplier",),
+    "poisson_gaussian": ("sampling_probability", "noise_multiplier"),
+    "non_private": (),
+}
+"""The fields of each event, beside its count."""
 
 
 def count_events(listed: object, times: int, into: Counter[DpEvent]) -> None:
@@ -32,7 +39,10 @@ def count_events(listed: object, times: int, into: Counter[DpEvent]) -> None:
                 event, often = _event(dict(entry))
                 into[event] += times * often
             case _:
-                raise DataError(f"Expected an event or a repeat, got {str(entry)[:80]}.")
+                raise DataError(
+                    'Expected {"event": ...}, or {"repeat": ..., "events": [...]} of a whole number, got '
+                    f"{str(entry)[:80]}."
+                )
 
 
 def _event(entry: dict[str, Any]) -> tuple[DpEvent, int]:
@@ -45,4 +55,11 @@ def _event(entry: dict[str, Any]) -> tuple[DpEvent, int]:
     try:
         return load_event(numbers), count
     except UnsupportedEvent:
-        raise DataError(f"Expected an event this version knows, got {str(entry)[:120]}.") from None
+        word = str(entry["event"])
+        if (fields := _FIELDS.get(word)) is None:
+            expected, hint = f"an event among {', '.join(_FIELDS)}", near(word, _FIELDS)
+        else:
+            expected = f"{word} with {' and '.join(fields) or 'no field'}, and a count"
+            other = next((key for key in entry if key not in ("event", *fields)), "")
+            hint = near(other, fields)
+        raise DataError(f"Expected {expected}, got {str(entry)[:120]}{hint}.") from None

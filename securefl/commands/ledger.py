@@ -12,7 +12,8 @@ import click
 
 from securefl.commands.choices import FILE, NEW_FILE, with_json
 from securefl.commands.printing import Group, echo, echo_json, echo_table
-from securefl.core.errors import DataError
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.reading import near
 from securefl.core.text_safety import excerpt
 from securefl.storage.texts import MOST_ELEMENTS, elements, read_text
 
@@ -57,6 +58,19 @@ def _of_one_run(path: Path) -> Path:
     return path
 
 
+def _require_holder(path: Path, holder: str | None) -> None:
+    """Raises ConfigError unless this data holder has releases in the ledger."""
+    from securefl.accounting.statements import releases_of
+
+    if holder is not None and holder not in (known := releases_of(path)):
+        # Holders of a loop's own ledger are Python literals: client 'ann'.
+        some = map(excerpt, sorted(known, key=lambda own: (holder not in own, own))[:3])
+        raise ConfigError(
+            f"Expected --holder with releases in {path}, such as {' or '.join(some) or 'none yet'}, got "
+            f"{excerpt(holder)}{near(holder, known)}. Leave it out to see all."
+        )
+
+
 @click.group(
     cls=Group, epilog="Example:  securefl ledger show runs/demo/private/arms/fedavg-full/seed-7/ledger.sqlite"
 )
@@ -83,7 +97,8 @@ def show(path: Path, holder: str | None, party: str, as_json: bool) -> None:
     """
     from securefl.accounting.statements import statement
 
-    found = statement(_of_one_run(path), party=party, holder=holder)
+    _require_holder(_of_one_run(path), holder)
+    found = statement(path, party=party, holder=holder)
     if as_json:
         parts = {"count": found.head.count, "head": found.head.digest.hex(), "releases": found.releases}
         echo_json(parts, 1)
@@ -122,7 +137,8 @@ def curve(path: Path, holder: str | None, out: Path | None, as_json: bool) -> No
 
     if out is not None:
         require_picture(out)
-    found, delta = curves(_of_one_run(path), holder=holder), terms_of(path).delta
+    _require_holder(_of_one_run(path), holder)
+    found, delta = curves(path, holder=holder), terms_of(path).delta
     lines: dict[tuple[str, History], tuple[Curve, list[str]]] = {}
     for who, parties in found.items():
         for party, own in parties.items():

@@ -18,11 +18,10 @@ Examples:  securefl table runs/sweep --latex > table.tex
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("folders", metavar="RUN|SWEEP...", nargs=-1, required=True, type=PATH)
-@click.option("--latex", "form", flag_value="latex", help="LaTeX, for the packages booktabs and graphicx.")
-@click.option("--markdown", "form", flag_value="markdown", default=True, help="Markdown, the default.")
-@click.option("--csv", "form", flag_value="csv", help="Numbers alone: a row for each method and epsilon.")
+@click.option("--latex", is_flag=True, help="LaTeX, for the packages booktabs and graphicx, not Markdown.")
+@click.option("--csv", is_flag=True, help="Numbers alone: a row for each method and epsilon.")
 @with_private
-def table(folders: tuple[Path, ...], form: str, private: bool) -> None:
+def table(folders: tuple[Path, ...], latex: bool, csv: bool, private: bool) -> None:
     """Print the final accuracy of finished runs and sweeps: a row for each method, a column for each epsilon.
 
     An accuracy is the mean over the seeds; ± is its 95 % interval by Student's t. The folders are only read.
@@ -30,8 +29,10 @@ def table(folders: tuple[Path, ...], form: str, private: bool) -> None:
     from securefl.sweep import paper
     from securefl.sweep.gathered import gather
 
+    if latex and csv:
+        raise click.UsageError("Expected --latex or --csv, got both. Give one.")
     found = gather(folders, private=private)
-    forms = {"latex": paper.as_latex, "markdown": paper.as_markdown, "csv": paper.as_csv}
-    click.echo(escaped(forms[form]([*found.series, *found.unprotected])), nl=False)
+    form = paper.as_latex if latex else paper.as_csv if csv else paper.as_markdown
+    click.echo(escaped(form([*found.series, *found.unprotected])), nl=False)
     for note in found.notes:
         echo(note, err=True)

@@ -11,20 +11,24 @@ ValueError: Expected share in (0, 1], got 2.0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
 from securefl.core.errors import ConfigError
+
+_END: Final = r"-?(inf|\d+(\.\d+)?(e-?\d+)?(\^-?\d+)?)"
+"""An end of a range."""
 
 
 @dataclass(frozen=True)
 class Range:
     """The numbers between two ends, as mathematics writes them: "(0, 1]", "[2^-10, inf)". None holds nan.
 
-    remedy: what to do about a number outside, as a sentence. Raises nothing.
+    remedy: what to do about a number outside, as a sentence. Raises ConfigError for other words.
 
     >>> from securefl.protocols.averaging import Range
     >>> 0.0 in Range("(0, 1]"), 1.0 in Range("(0, 1]")
@@ -33,6 +37,12 @@ class Range:
 
     words: str
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(rf"[(\[]{_END}, {_END}[)\]]", self.words):
+            raise ConfigError(
+                f'Expected a range as mathematics writes it, such as "(0, 1]", got {self.words!r}.'
+            )
 
     def __contains__(self, value: float) -> bool:
         low, high = self.ends

@@ -244,9 +244,12 @@ def numbers_of(values: pd.Series[Any], cell: Cell) -> NDArray[np.float64]:
     remedy = "Correct the record, or turn it into columns of numbers."
     if isinstance(first, str) and not NUMBER.fullmatch(first.strip().lower()):
         line = f"categories = [{json.dumps(first[:40], ensure_ascii=False)}, ...]"
+        comma = NUMBER.fullmatch(first.strip().lower().replace(",", ".", 1))
         remedy = (
-            "If the column holds words, list all possible words in the study, from public knowledge of the "
-            f"column:{cell.lines(line)}\n"
+            'If commas stand before fractions in this file, write csv = { decimal = "," } under [data].'
+            if comma and not isinstance(first, CommaText)
+            else "If the column holds words, list all possible words in the study, from public knowledge of "
+            f"the column:{cell.lines(line)}\n"
             "`securefl data describe FILE --public` proposes such lines from a public file."
         )
     remedy += (

@@ -125,7 +125,10 @@ def targets_in(path: Path) -> NDArray[Any] | None:
 def _table(path: Path, dialect: Dialect, lenient: bool = False) -> pd.DataFrame | None:
     """The table in a .csv or .parquet, or None for a file of arrays."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"Expected a file of {', '.join(SUFFIXES)}, got {path}.")
+        raise ConfigError(
+            f"Expected a file of {', '.join(SUFFIXES)}, got {path}. Unpack it, or save it as .csv. A .tsv is "
+            'a .csv with csv = { delimiter = "\\t" } under [data]: rename it.'
+        )
     _require_file(path, _remedy(path))
     match path.suffix.lower():
         case ".csv":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import product
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -177,12 +177,13 @@ def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
         nan if the paper prints none. `measured` and `deviation` (over n - 1) are over the seeds, `seeds` is
         their number, and `reached` that of the runs which reached the target. `lead` is that of the part's
         own system over this one, seed by seed, the mean, above 0 if it is better; `low` and `high` are the
-        ends of its 95 % interval (Student's t); `effect` is the rank-biserial correlation of the leads, from
-        -1 to 1. `level` is the number of seeds without a known difference (`_leads`). `p` is of Wilcoxon's
-        signed-rank test of the leads, both sides, by Holm's method over the rivals of the part and measure:
-        nan if the seeds could not make it significant. `needed` is the number of seeds that could, if all
-        further ones differ; nan if none does. These are nan for the part's own system, and where one of the
-        two lacks the figure under a seed. `own_reached` is `reached` of the part's own system.
+        ends of its 95 % interval (Student's t), infinite if a lead ranks as infinite (`_leads`); `effect` is
+        the rank-biserial correlation of the leads, from -1 to 1. `level` is the number of seeds without a
+        known difference (`_leads`). `p` is of Wilcoxon's signed-rank test of the leads, both sides, by
+        Holm's method over the rivals of the part and measure: nan if the seeds could not make it
+        significant. `needed` is the number of seeds that could, if all further ones differ; nan if none
+        does. These are nan for the part's own system, and where one of the two lacks the figure under a
+        seed. `own_reached` is `reached` of the part's own system.
 
     Raises:
         Nothing.
@@ -195,12 +196,14 @@ def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
         for arm, own in runs.items():
             if arm != part.ours and not (own["value"].hasnans or ours["value"].hasnans):
                 leads[arm] = _leads(measure, ours, own)
-        p, needed = adjusted(leads)
+        p, needed = adjusted({arm: ranked for arm, (_, ranked) in leads.items()})
         for row in part.rows:
             own, printed = runs[row.arm], row.figures.get(measure, Figure(mean=None))
-            lead = leads.get(row.arm)
+            lead, ranked = leads.get(row.arm, (None, None))
             level = nan if lead is None else len(lead) - len(unequal(lead))
             mean, half = (nan, nan) if lead is None else student(lead)
+            if ranked is not None and np.isinf(ranked).any():
+                half = inf
             figures.append(
                 {
                     "part": part.name,
@@ -215,7 +218,7 @@ def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
                     "lead": mean,
                     "low": mean - half,
                     "high": mean + half,
-                    "effect": nan if lead is None else rank_biserial(lead),
+                    "effect": nan if ranked is None else rank_biserial(ranked),
                     "level": level,
                     "p": p.get(row.arm, nan),
                     "needed": needed + level if level < len(own) else nan,
@@ -225,19 +228,25 @@ def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(figures).astype(dict.fromkeys(("published", "published_deviation"), float))
 
 
-def _leads(measure: Measure, ours: pd.DataFrame, own: pd.DataFrame) -> NDArray[np.float64]:
-    """By how much the own system is better than another one, seed by seed.
+def _leads(
+    measure: Measure, ours: pd.DataFrame, own: pd.DataFrame
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """By how much the own system is better than another one, seed by seed; and the same as it is ranked.
 
     A run that never reached the target has a lower bound in place of a figure. Where the bound does not
     decide which of the two is better, the lead is 0, as of equal figures: no test counts it. Elsewhere it is
-    the least that it can be.
+    the least that it can be. If it speaks against the side that is ahead in the mean, it may be of any size:
+    it is ranked as infinite.
     """
     own = own.loc[ours.index]
     gaps = (own["value"] - ours["value"]).to_numpy()
-    if measure.counts:
-        known = np.where(gaps > 0, ours["reached"], own["reached"])
-        return np.where(known, gaps, 0.0)
-    return -gaps if measure.higher_is_better else gaps
+    if not measure.counts:
+        leads = -gaps if measure.higher_is_better else gaps
+        return leads, leads
+    known = np.where(gaps > 0, ours["reached"], own["reached"])
+    leads = np.where(known, gaps, 0.0)
+    bounds = ~(ours["reached"] & own["reached"]).to_numpy(bool)
+    return leads, np.where(bounds & (leads * leads.mean() < 0), np.copysign(inf, leads), leads)
 
 
 def rows(figures: pd.DataFrame) -> list[dict[str, Any]]:
@@ -348,7 +357,8 @@ def lines(table: Table, figures: pd.DataFrame) -> list[str]:
         "securefl reproduce TABLE --seeds NUMBER.",
         *(f"- {claim}" for claim in claims(table, figures)),
         "≥: some runs never reached the target, so the value is a lower bound from their whole length. A "
-        "lead is then the least that it can be, and 0 under a seed whose bounds decide nothing (level).",
+        "lead is then the least that it can be, and 0 under a seed whose bounds decide nothing (level). The "
+        "interval is infinite if a bound speaks against the system that is ahead.",
         "Differences from the paper:",
         *(f"- {difference}" for difference in differences(table)),
     ]

@@ -448,7 +448,7 @@ def is_empty(db: sqlite3.Connection) -> bool:
 
 
 def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
-    """Raise DataError for another version or kind, and Damaged or sqlite3.Error for damage.
+    """Raise DataError for another version or other tables, and Damaged or sqlite3.Error for damage.
 
     A file of several kinds passes as each of them.
     """
@@ -458,7 +458,10 @@ def require(db: sqlite3.Connection, path: Path | str, kind: Kind) -> None:
     if tables != set(kind.tables) and not (
         _version(db) == _JOINED and not kind.parts and tables >= set(kind.tables)
     ):
-        raise Damaged(f"its tables are not those of a {kind.name}")
+        raise DataError(
+            f"Expected {path} as a {kind.name}, got another file: its tables are not those of a {kind.name}. "
+            "Name another file. If it was one, restore it from a backup."
+        )
     (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
         raise Damaged("SQLite's own check finds it inconsistent")

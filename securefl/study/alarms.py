@@ -90,7 +90,7 @@ def _likewise(others: Sequence[str]) -> str:
 
 
 def _more(others: int, seeds: int) -> str:
-    return f", and alike under {others} more of {seeds} seeds" if others else f" of {seeds}"
+    return f", and alike under {others} more of {seeds} seeds" if others else f", the only one of {seeds}"
 
 
 def _of(run: ArmRun) -> Iterator[_Found]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,13 +57,22 @@ class OwnProtocol:
     def made(self) -> ProtocolOptions:
         """The options. Raises ConfigError if the code is no protocol, or does not take the arm's keys."""
         found = self.brought if (place := self.place) is None else load(place)
-        if isinstance(found, type) and is_dataclass(found) and hasattr(found, "build"):
+        fields = getattr(found, "__dataclass_fields__", {}) if isinstance(found, type) else {}
+        if fields and hasattr(found, "build"):
+            # An attribute that is no field would keep its value, whatever the arm says.
+            if bare := [key for key in self.keys if key not in fields and hasattr(found, key)]:
+                raise ConfigError(
+                    f"[{self.where}] Expected `{bare[0]}` as a field of {self.name}, got an attribute of the "
+                    f"class. Give it a type, and write @dataclass(frozen=True, kw_only=True) above the class."
+                )
             return cast(ProtocolOptions, convert(found, self.keys, self.where))
-        if not callable(found):
+        lacks = bool(fields) and "problem" not in fields
+        if lacks or not callable(found):
+            came = "a dataclass without it" if lacks else type(found).__name__
             raise ConfigError(
                 f"[{self.where}] Expected {self.name} as a dataclass with `build`, or as a function of the "
-                f"problem, got {type(found).__name__}. Write `class Mine(Options)` with "
-                "`build(self, problem)`, or `def mine(problem, fraction)`."
+                f"problem, got {came}. Write `class Mine(Options)` with `build(self, problem)`, or `def "
+                "mine(problem, fraction)`."
             )
         try:
             inspect.signature(found).bind(None, **self.keys)

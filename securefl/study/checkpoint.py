@@ -325,9 +325,10 @@ def require_new(
     """
     if any(one not in own for one in (*journal.sessions(), *ledger.sessions())):
         raise DataError(
-            "The checkpoint of this run is lost, or parties on machines of their own ran it: the ledger or "
-            "journal beside it has another session, whose rounds would be run and charged a second time. "
-            "Restore the checkpoint, or begin a new run elsewhere. If parties of their own ran it, repeat "
+            "The checkpoint of this run is lost, its protocol's code asks for another plan than before, or "
+            "parties on machines of their own ran it: the ledger or journal beside it has another session, "
+            "whose rounds would be run and charged a second time. Restore the checkpoint and the code, or "
+            "begin a new run elsewhere. If parties of their own ran it, repeat "
             "`securefl party coordinate`, which writes the report again too."
         )
     known, charged = journal.newest(session), ledger.newest(session)

@@ -153,7 +153,7 @@ def _beside_the_first(series: pd.DataFrame, ended: pd.DataFrame, apart: str) -> 
             others[label] = other
     gaps = ended[[*others]] - ended[[*others.values()]].to_numpy()
     # The test leaves out seeds that ended level.
-    unequal = gaps.fillna(0.0).ne(0.0).sum()
+    unequal = gaps.fillna(0.0).round(9).ne(0.0).sum()
     p, needed = adjusted({label: gaps[label].fillna(0.0) for label in others}) if not apart else ({}, 0)
     series["of"] = "seeds of each" if apart else "paired seeds"
     series["other"] = pd.Series(others, dtype=object)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from securefl.accounting.figures import counted
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.storage.files import folder_at, write
 from securefl.storage.folder_lock import require_idle
 from securefl.storage.private_folder import ARMS, CONFIG, RUN, note_format, require_format, run_config
@@ -46,7 +46,8 @@ def require_own(folder: Path, study: Study) -> None:
         raise ConfigError(f"Expected a folder or nothing at {folder}, got a file. Choose another with --out.")
     if config.exists() and read_text(config) != study.text:
         raise ConfigError(
-            f"{folder} holds a run of another configuration; choose another folder with --out, "
+            f"{folder} holds a run of another configuration; choose another folder with --out "
+            "(for more seeds too: `securefl table` joins the folders), "
             f"or resume that run with: securefl run {config} --out {folder}"
         )
 
@@ -162,7 +163,11 @@ def private_copy(folder: Path, part: Path) -> Iterator[Path]:
     require_idle(folder)
     with tempfile.TemporaryDirectory() as private:
         _copy(folder, part, Path(private))
-        yield Path(private)
+        try:
+            yield Path(private)
+        except SecureFLError as error:  # whose file is gone before a person reads of it
+            error.args = (str(error).replace(private, str(folder)), *error.args[1:])
+            raise
 
 
 def _copy(folder: Path, part: Path, private: Path) -> None:

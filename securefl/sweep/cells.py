@@ -206,7 +206,8 @@ def require_own(out: Path, sweep: Sweep) -> None:
     if config.exists() and read_text(config) != sweep.text:
         raise ConfigError(
             f"Expected a free folder or this sweep's own, but {out} holds a sweep of another configuration; "
-            f"choose another folder with --out, or resume that one with: securefl sweep {config} --out {out}"
+            "choose another folder with --out (for more seeds too: `securefl table` joins the folders), or "
+            f"resume that one with: securefl sweep {config} --out {out}"
         )
 
 

@@ -20,6 +20,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, chdir, contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from securefl.study.config import HOME, note_home
 from securefl.study.interruption import Stop, Told
 from securefl.study.session import reserve_here
 from securefl.sweep.cells import Cell, Sweep
-from securefl.sweep.run import FACTS, Watch, error_of_cell, finished, place_of, share_key
+from securefl.sweep.run import FACTS, Watch, error_of_cell, finished, ordered, place_of, share_key
 from securefl.training import single_thread
 
 _RETRIES: Final = 3
@@ -136,7 +137,9 @@ def _task(
     with tempfile.TemporaryDirectory(prefix="securefl-") as place:
         folder = Path(place) / "cell"
         put(files, folder)
-        error = error_of_cell(folder, text, home, lambda done: None, Told(lambda: False), reserved=True)
+        error = error_of_cell(
+            folder, partial(ordered, text, home), lambda done: None, Told(lambda: False), reserved=True
+        )
         return error, packed(folder)
 
 

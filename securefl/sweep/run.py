@@ -9,6 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -167,7 +168,8 @@ def _work(line: Line) -> None:
         folder, text = Path(order.pop("folder")), order.pop("text")
         try:
             told = Told(line.stopping)
-            error = error_of_cell(folder, text, order, lambda done: line.tell({"done": done}), told)
+            study = partial(ordered, text, order)
+            error = error_of_cell(folder, study, lambda done: line.tell({"done": done}), told)
         except Interrupted:
             line.tell({"stopped": True})
         else:
@@ -182,26 +184,27 @@ def place_of(study: Study) -> Mapping[str, Any]:
     return {"home": home, "trusted": [str(path.absolute()) for path in study.namer.trusted]}
 
 
+def ordered(text: str, place: Mapping[str, Any]) -> Study:
+    """The study of a cell in a worker. place: as `place_of` makes it."""
+    home, trusted = place["home"], tuple(map(Path, place["trusted"]))
+    study = parse(text, home=None if home is None else Path(home), namer=Namer(trusted=trusted))
+    # A sweep's workers run one cell each, so a cell starts no workers of its own.
+    return replace(study, runtime=study.runtime.here)
+
+
 def error_of_cell(
     folder: Path,
-    text: str,
-    place: Mapping[str, Any],
+    study: Callable[[], Study],
     count: Callable[[int], None],
     stop: Stop,
     *,
     reserved: bool = False,
 ) -> str | None:
-    """Run the cell of a study's text in a worker. Returns the error, or None. See `run_cell`.
-
-    place: as `place_of` makes it.
-    """
+    """Run a cell. Returns the error, or None. See `run_cell`."""
     trace = folder / PRIVATE / "error.txt"
     trace.unlink(missing_ok=True)
     try:
-        # A sweep's workers run one cell each, so a cell starts no workers of its own.
-        home, trusted = place["home"], tuple(map(Path, place["trusted"]))
-        study = parse(text, home=None if home is None else Path(home), namer=Namer(trusted=trusted))
-        run_cell(replace(study, runtime=study.runtime.here), folder, count, stop, reserved=reserved)
+        run_cell(study(), folder, count, stop, reserved=reserved)
     except SecureFLError as error:
         return str(error)
     except Exception as error:  # a defect in this code or in a study's own fails one cell, not the sweep

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from securefl.core.errors import SecureFLError
 from securefl.report.terminal import say
 from securefl.storage.processes import processors
 from securefl.study.accounted import begun
@@ -21,7 +20,7 @@ from securefl.sweep.cells import Cell, Sweep
 from securefl.sweep.check import check, require_all, require_room
 from securefl.sweep.on_ray import run_on_ray
 from securefl.sweep.report import write
-from securefl.sweep.run import Facts, Watch, facts_of, finished, run_cell, run_cells, share_key
+from securefl.sweep.run import Facts, Watch, error_of_cell, facts_of, finished, run_cells, share_key
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,11 +114,9 @@ def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[s
         if finished(folder):
             continue
         watch.begun(cell, 0)
-        error = None
-        try:
-            share_key(out, cell.study, folder)
-            run_cell(cell.study, folder, partial(watch.round, 0), stop)
-        except SecureFLError as found:
-            error = failed[cell.name] = str(found)
+        share_key(out, cell.study, folder)
+        error = error_of_cell(folder, lambda cell=cell: cell.study, partial(watch.round, 0), stop)
+        if error is not None:
+            failed[cell.name] = error
         watch.ended(cell, 0, error)
     return failed

@@ -94,3 +94,12 @@ def test_what_has_no_curve_is_refused_with_a_remedy(ledger: Path, tmp_path: Path
     assert isinstance(refused, DataError)
     assert f"securefl ledger runs {shared}" in str(refused)
     assert CliRunner().invoke(cli, ["ledger", "runs", str(shared)]).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["show", "curve"])
+def test_a_holder_without_releases_is_no_empty_ledger(command: str, ledger: Path) -> None:
+    """It said "No releases.", with the code of success, of a holder whose name was mistyped."""
+    said = CliRunner().invoke(cli, ["ledger", command, str(ledger), "--holder", "client b"])
+    assert isinstance(said.exception, ConfigError)
+    assert "such as a or b or c, got client b." in str(said.exception)
+    assert CliRunner().invoke(cli, ["ledger", command, str(ledger), "--holder", "b"]).exit_code == 0

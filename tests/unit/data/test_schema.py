@@ -97,6 +97,7 @@ def test_a_list_of_mappings_and_polars_read_alike() -> None:
             lambda f: f.assign(dose=["1", "two", "3"]),
             "row 2, column 'dose': expected a finite number, got 'two'. The model",
         ),
+        (lambda f: f.assign(dose=["1", "0,5", "3"]), "finite number, got '0,5'"),
         (lambda f: f.assign(dose=1j), "expected real numbers"),
         (lambda f: f.iloc[:0], "expected at least one record"),
         (lambda f: f.rename(columns={"dose": 3}), "columns with names of printable letters, got 3"),

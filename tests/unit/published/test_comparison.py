@@ -98,6 +98,22 @@ def test_a_lead_whose_interval_holds_0_is_not_significant() -> None:
     assert "Ours: not significant beside Avg" in comparison.claims(TABLE, apart)[0]
 
 
+@pytest.mark.parametrize("sign", ["", "−"])
+def test_a_run_that_never_reached_the_target_may_be_behind_by_any_number_of_rounds(sign: str) -> None:
+    """Two of eight runs never reached it in 100 rounds: p was 0.039, and 0.74 after 1,000 rounds."""
+    runs = [
+        [[0.1] * (rounds - 1) + [0.3] for rounds in (30, 31, 32, 33, 34, 35, 98, 99)],
+        [[0.1] * 9 + [0.3]] * 6 + [[0.1] * 100] * 2,
+    ]
+    rival, own = reversed(runs) if sign else runs
+    of = replace(TABLE, measures=(Measure.ROUNDS,))
+    figures = compared(of, metrics(FedAvg=rival, FedProf=own))
+    (said,) = comparison.claims(of, figures)
+    assert f"Ours: not significant beside Avg ({sign}16.5 rounds [−inf to inf], r" in said
+    assert "p 0.711" in said
+    assert "Infinity" not in json.dumps(comparison.rows(figures))
+
+
 def test_one_seed_has_a_lead_and_nothing_that_needs_two() -> None:
     figures = compared(TABLE, metrics(FedAvg=[[0.1]], FedProf=[[0.4]]))
     assert figures[["deviation", "low", "high", "effect", "p"]].isna().all(axis=None)

@@ -142,7 +142,7 @@ def test_each_seed_names_its_own_clients(here: World) -> None:
     told = alarms([of(1, 0), of(2, 2), of(3, 0)])
     assert [own.text.partition(":")[0] for own in told] == [
         "FedAvg (seed 1, and alike under 1 more of 3 seeds)",
-        "FedAvg (seed 2 of 3)",
+        "FedAvg (seed 2, the only one of 3)",
     ]
     assert "client-0000" in told[0].text
     assert "client-0002" in told[1].text
@@ -224,7 +224,7 @@ def test_seeds_that_share_something_share_a_line(here: World) -> None:
     (found,) = alarms(both)
     assert found.text.startswith("FedAvg (seed 3, and alike under 1 more of 2 seeds): nobody answered")
     (one,) = alarms([both[0], run(other, record(1))])
-    assert one.text.startswith("FedAvg (seed 3 of 2): nobody answered")
+    assert one.text.startswith("FedAvg (seed 3, the only one of 2): nobody answered")
 
 
 def test_reasons_are_counted_without_their_numbers(here: World) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ from securefl.study.folder import claim, study_of
 from securefl.study.interruption import Told
 from securefl.study.own_code import model_code, require_no_code, told
 from securefl.study.session import reopen, run_study
-from securefl.sweep.run import error_of_cell, place_of
+from securefl.sweep.run import error_of_cell, ordered, place_of
 
 MALLORY = 54340
 root = pytest.mark.skipif(os.getuid() != 0, reason="only root can play another user or group")
@@ -405,7 +406,11 @@ def test_a_worker_is_given_what_its_sweep_was_told_to_trust(tmp_path: Path) -> N
     for number, trusted in enumerate(([], [path.parent])):
         of = read(path, trusted)
         out = tmp_path / f"cell {number}"
-        said.append(error_of_cell(out, of.text, place_of(of), lambda done: None, Told(lambda: False)))
+        said.append(
+            error_of_cell(
+                out, partial(ordered, of.text, place_of(of)), lambda done: None, Told(lambda: False)
+            )
+        )
     assert "chmod go-w" in str(said[0])
     assert said[1] is None
 

@@ -127,8 +127,9 @@ def test_a_ledger_that_lost_releases_is_refused(tmp_path: Path) -> None:
     home = arm_folder(tmp_path, of.arms[0], 3)
     with closing(sqlite3.connect(home / "ledger.sqlite")) as db, db:
         db.execute("DELETE FROM releases WHERE round = 2")
-    with pytest.raises(DataError, match="changed or are missing"):
+    with pytest.raises(DataError, match="changed or are missing") as refused:
         taken(of, tmp_path, "FedAvg")
+    assert str(home / "ledger.sqlite") in str(refused.value), "and not a temporary copy of it"
     (home / "ledger.sqlite").unlink()
     with pytest.raises(ConfigError, match="got 0 of 2 rounds"):
         taken(of, tmp_path, "FedAvg")

@@ -170,3 +170,32 @@ def test_a_function_from_python_is_the_arms_protocol(tmp_path: Path) -> None:
         study_from(text(FEDAVG), protocol=slowest)
     with pytest.raises(ConfigError, match=r"study\.text"):
         study_from(of, protocol=slowest)
+
+
+@every(
+    ("code", "key", "said"),
+    [
+        (
+            "class Bare(Options):\n    alpha: float = 0.5\n    build = Mine.build",
+            "alpha = 0.3",
+            "`alpha` as a field",
+        ),
+        ("class Bare(Options):\n    pass", "", "got a dataclass without it"),
+        (
+            "from typing import Annotated\nfrom securefl.protocols.averaging import Range\n"
+            "class Bare(Options):\n    own: Annotated[float, Range('0..1')] = 0.5",
+            "",
+            "Expected a range as mathematics writes it",
+        ),
+    ],
+)
+def test_what_a_class_of_options_lacks_is_named(code: str, key: str, said: str, tmp_path: Path) -> None:
+    path = written(tmp_path, arm("mine:Bare", f"fraction = 0.5\n{key}"))
+    (tmp_path / "mine.py").write_text(f"{MINE}\n{code}\n")
+    with pytest.raises(ConfigError, match=said):
+        composition(of := read(path), of.arms[0], build(of, 3))
+    remedy = "from dataclasses import dataclass\n@dataclass(frozen=True, kw_only=True)\n"
+    mended = code.replace("    pass", "    build = Mine.build").replace("0..1", "[0, 1]")
+    mended = mended.replace("class Bare", f"{remedy}class Bare")
+    (tmp_path / "mine.py").write_text(f"{MINE}\n{mended}\n    build = Mine.build\n")
+    composition(of := read(path), of.arms[0], build(of, 3))
