@@ -4,9 +4,9 @@ SEAL represents a polynomial with N coefficients by residues: its values modulo 
 view of them, and saves and loads only files with a name. So residues pass through an anonymous file in
 memory. This module writes the whole input, with its header; no byte of it is copied from a peer's message.
 The output is a `DynArray`: a header, then count and values, compressed with zstd. The copy of zstd inside
-TenSEAL's extension decompresses it. If a build does not export zstd, elements are read one by one (8 ms
-instead of 1 ms). Every new ring runs a self-test. It refuses a TenSEAL with another layout, whose results
-would be wrong.
+TenSEAL's extension decompresses it. If a build compresses otherwise, or does not export zstd, elements are
+read one by one (8 ms instead of 1 ms). Every new ring runs a self-test. It refuses a TenSEAL with another
+layout, whose results would be wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 import struct
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -37,7 +36,7 @@ _MAGIC: Final = 0xA15E
 _CIPHERTEXT: Final = struct.Struct("<4QBQQQdQ")
 # parms_id, coefficients, scale
 _PLAINTEXT: Final = struct.Struct("<4QQd")
-_NONE, _ZLIB, _ZSTD = 0, 1, 2
+_NONE, _ZSTD = 0, 2
 _OTHER_TENSEAL: Final = "Install a version of TenSEAL that securefl requires."
 
 
@@ -235,15 +234,10 @@ def _read(array: Any) -> Residues:
     magic, _, _, _, mode, _, size = _HEADER.unpack_from(blob)
     if magic != _MAGIC or size != len(blob):
         raise ConfigError(f"Expected SEAL's header, got an unknown one. {_OTHER_TENSEAL}")
-    content = memoryview(blob)[_HEADER.size :]
-    if mode == _ZSTD and (decompress := _zstd()) is None:
+    if mode != _ZSTD or (decompress := _zstd()) is None:
         return np.fromiter(map(array.at, range(count)), dtype=np.uint64, count=count)
     words = np.empty(count + 1, dtype=np.uint64)
-    if mode == _ZSTD and decompress is not None:
-        decompress(words, bytes(content))
-    else:
-        plain = zlib.decompress(content) if mode == _ZLIB else content
-        words[:] = np.frombuffer(plain, dtype="<u8")
+    decompress(words, blob[_HEADER.size :])
     if int(words[0]) != count:
         raise ConfigError(f"Expected an array of {count} values, got {int(words[0])}. {_OTHER_TENSEAL}")
     return words[1:]

@@ -29,7 +29,7 @@ from types import CodeType, ModuleType
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.core.reading import near
 from securefl.storage import owned
 
@@ -135,15 +135,9 @@ def load(place: CodePlace) -> Any:
     """
     module, _, name = place.name.partition(":")
     with importable(place):
-        try:
+        # Without a message, a user would not know why the study did not run.
+        with running(None, f"Expected to import {place.name} from {place.file}", "Mend the module."):
             found: Any = importlib.import_module(module)
-        # The module may raise any error. It may also end the process by SystemExit, as scripts do: without a
-        # message, a user would not know why the study did not run.
-        except (Exception, SystemExit) as error:
-            raise ConfigError(
-                f"Expected to import {place.name} from {place.file}, got {type(error).__name__}: {error}. "
-                "Mend the module."
-            ) from error
         for part in name.split("."):
             if not hasattr(found, part):
                 raise ConfigError(
@@ -162,6 +156,27 @@ def importable(place: CodePlace) -> Iterator[None]:
     """
     with nullcontext() if place.own is None else _in_front(place.own, place):
         yield
+
+
+@contextmanager
+def running(
+    place: CodePlace | None,
+    expected: str,
+    remedy: str = "Mend it.",
+    *,
+    error: type[ConfigError | DataError] = ConfigError,
+) -> Iterator[None]:
+    """A context in which a person's own code runs: `importable`, and its errors become one with this text.
+
+    The code may raise any error, and call `sys.exit` as scripts do. Errors of this package pass.
+    """
+    try:
+        with nullcontext() if place is None else importable(place):
+            yield
+    except SecureFLError:
+        raise
+    except (Exception, SystemExit) as why:
+        raise error(f"{expected}, got {type(why).__name__}: {why}. {remedy}") from why
 
 
 class _OwnedModules:

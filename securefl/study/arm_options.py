@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,10 +17,10 @@ from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 from securefl.algorithm.clients import Algorithm
-from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import convert, near
-from securefl.storage.own_code import CodePlace, Namer, importable, load, located, names_code
+from securefl.storage.own_code import CodePlace, Namer, load, located, names_code, running
 from securefl.training.task import Problem
 
 
@@ -78,16 +77,8 @@ class OwnProtocol:
     def build(self, problem: Problem) -> Algorithm:
         """The algorithm. Raises ConfigError if the code fails."""
         made, place = self.made, self.place
-        try:
-            with nullcontext() if place is None else importable(place):
-                return made.build(problem)
-        except SecureFLError:
-            raise
-        # A person's own code may raise any error, and call `sys.exit` as scripts do.
-        except (Exception, SystemExit) as error:
-            raise ConfigError(
-                f"Expected {self.name} to build an algorithm, got {type(error).__name__}: {error}. Mend it."
-            ) from error
+        with running(place, f"Expected {self.name} to build an algorithm"):
+            return made.build(problem)
 
 
 def kind_of(protocol: Any, where: str, home: Path | None, namer: Namer, brought: Any) -> tuple[Any, Any]:

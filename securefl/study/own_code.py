@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.text_safety import some
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.columns import key_of
@@ -31,7 +31,7 @@ from securefl.data.sides import Sides
 from securefl.data.tables import read_table
 from securefl.dp.noise import Source
 from securefl.engine.party.computing import Records
-from securefl.storage.own_code import CodePlace, importable, located, names_code
+from securefl.storage.own_code import CodePlace, located, names_code, running
 from securefl.storage.own_code import load as load_code
 from securefl.study.arm_options import OwnProtocol
 from securefl.study.config import Study, place_of, placed
@@ -236,21 +236,10 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
     if not inspect.isroutine(thing) and not inspect.isclass(thing):
         return thing
     known = {"seed": seed, "clients": study.data.clients}
-    try:
+    remedy = "Mend the function. It gets `seed` and `clients` if it takes them, and nothing else."
+    with running(place, f"{name}: expected records from this function", remedy, error=DataError):
         parameters = inspect.signature(thing).parameters
-        wanted = {key: value for key, value in known.items() if key in parameters}
-        if place is None:
-            return thing(**wanted)
-        with importable(place):
-            return thing(**wanted)
-    except SecureFLError:
-        raise
-    # The function is the study's own code: it may raise any error, and call `sys.exit` as scripts do.
-    except (Exception, SystemExit) as error:
-        raise DataError(
-            f"{name}: expected records from this function, got {type(error).__name__}: {error}. Mend the "
-            "function. It gets `seed` and `clients` if it takes them, and nothing else."
-        ) from error
+        return thing(**{key: value for key, value in known.items() if key in parameters})
 
 
 def _marks_of(study: Study, made: Prepared, name: str, place: CodePlace | None) -> Digests:

@@ -300,5 +300,7 @@ def traced(model: nn.Module, call: Call, columns: Sequence[Tensor]) -> Graph:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether both have the same values. nan equals itself."""
+    """Whether both have one shape and type, and the same values. nan equals itself."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
     return bool(torch.equal(one.nan_to_num(), other.nan_to_num()))

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -112,23 +112,6 @@ def why_alone(problem: Problem) -> str:
     return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 
-Result = Callable[[], TrainingResult]
-"""Copies or computes one client's result from the memory of its wave."""
-
-
-@dataclass(frozen=True)
-class Results(Sequence[TrainingResult]):
-    """Results of a wave. Each is copied or computed when it is read, one at a time."""
-
-    results: Sequence[Result]
-
-    def __len__(self) -> int:
-        return len(self.results)
-
-    def __getitem__(self, at: int) -> TrainingResult:  # type: ignore[override]  # nobody reads a slice
-        return self.results[at]()
-
-
 class Batched:
     """A trainer that runs fits of the same shape side by side, and passes all others to the trainer `rest`.
 
@@ -139,21 +122,19 @@ class Batched:
 
     def __init__(self, rest: Trainer, slots: int = SLOTS) -> None:
         self._rest, self.slots = rest, slots
-        self._stackable: dict[Problem, bool] = {}
         self._tried: set[tuple[Problem, int]] = set()
 
-    def __call__(self, fits: Sequence[TrainingJob]) -> Sequence[TrainingResult]:
-        came: dict[int, Result] = {}
+    def __call__(self, fits: Sequence[TrainingJob]) -> list[TrainingResult]:
+        came: dict[int, TrainingResult] = {}
         fits = self._under_heads(fits, came)
         groups = self._groups({place: fit for place, fit in enumerate(fits) if place not in came})
         alone = groups.pop(None, [])
         for slots, places in self._waves(fits, groups):
             run = fit_together if fits[places[0]].problem.private is None else fit_privately
-            found = run([fits[place] for place in places], slots)
-            came |= zip(places, found.results, strict=True)
-        rest = self._rest([fits[place] for place in alone]) if alone else ()
-        came |= {place: partial(rest.__getitem__, at) for at, place in enumerate(alone)}
-        return Results([came[place] for place in range(len(fits))])
+            came |= zip(places, run([fits[place] for place in places], slots), strict=True)
+        if alone:
+            came |= zip(alone, self._rest([fits[place] for place in alone]), strict=True)
+        return [came[place] for place in range(len(fits))]
 
     def _groups(self, fits: Mapping[int, TrainingJob]) -> dict[Hashable, list[int]]:
         """The places of fits that can run side by side, by what they share. Under None those that cannot."""
@@ -174,7 +155,7 @@ class Batched:
             for at in range(0, len(places), slots):
                 yield slots, places[at : at + slots]
 
-    def _under_heads(self, fits: Sequence[TrainingJob], came: dict[int, Result]) -> list[TrainingJob]:
+    def _under_heads(self, fits: Sequence[TrainingJob], came: dict[int, TrainingResult]) -> list[TrainingJob]:
         """The fits, under the heads that are trained first, side by side too. Errors go into `came`."""
         found, heads = list(fits), dict[int, TrainingJob]()
         # Whole models, so that the test of the kernels covers the features too.
@@ -189,7 +170,7 @@ class Batched:
                 heads[place] = fits[place].on_features(own)
         for place, head in zip(heads, self([*heads.values()]) if heads else (), strict=True):
             if isinstance(head, DataError):
-                came[place] = partial(_same, head)
+                came[place] = head
             else:
                 found[place] = fits[place].under(head)
         return found
@@ -204,9 +185,7 @@ class Batched:
     def _alike(self, fit: TrainingJob) -> Hashable:
         """The key that fits must share to run side by side. None if a fit must run alone, as on a GPU."""
         problem, x, y = fit.problem, fit.context.x, fit.context.y
-        if problem not in self._stackable:
-            self._stackable[problem] = not why_alone(problem)
-        if not self._stackable[problem] or (fit.under_head and problem.model.hidden == ()):
+        if why_alone(problem) or (fit.under_head and problem.model.hidden == ()):
             return None
         # The training that runs alone raises the error.
         if fit.turns > 1 or fit.model.shape != problem.initial.shape:
@@ -225,10 +204,10 @@ class Batched:
         return (problem, fit.context.round, *how, forms)
 
 
-def fit_together(fits: Sequence[TrainingJob], slots: int) -> Results:
+def fit_together(fits: Sequence[TrainingJob], slots: int) -> list[TrainingResult]:
     """Train at most `slots` clients of one shape side by side, without DP-SGD. Each must have records."""
     config, hook = fits[0].problem.local, fits[0].hook
-    came: dict[int, Result] = {}
+    came: dict[int, TrainingResult] = {}
     with torch.no_grad(), one_thread():
         stack = stack_of(fits[0], [fit.model for fit in fits], slots)
         steps = None if hook is None else hook.together(fits, stack)
@@ -256,15 +235,14 @@ def fit_together(fits: Sequence[TrainingJob], slots: int) -> Results:
                 fine = (stack.finite() & torch.isfinite(total).all(1)).tolist()
                 moved = None if envelope is None or near is None else stack.layout.rows(near).numpy()
                 for slot in ended:
-                    read: Result = partial(stack.vector, slot)
-                    if steps is not None and fine[slot]:
-                        read = partial(_same, _ended(steps, slot, read()))
-                    elif moved is not None:
-                        read = partial(_same, np.concatenate([read(), moved[slot]]))
-                    elif number < max(lasts):
-                        read = partial(_same, read())
-                    came[slot] = read if fine[slot] else partial(_same, diverged(optimizer.rate))
-    return Results([came[slot] for slot in range(len(fits))])
+                    model = stack.vector(slot)
+                    if not fine[slot]:
+                        came[slot] = diverged(optimizer.rate)
+                    elif steps is not None:
+                        came[slot] = _ended(steps, slot, model)
+                    else:
+                        came[slot] = model if moved is None else np.concatenate([model, moved[slot]])
+    return [came[slot] for slot in range(len(fits))]
 
 
 def features_together(fits: Sequence[TrainingJob], slots: int, layers: int = 1) -> list[Float32s]:
@@ -285,16 +263,11 @@ def features_together(fits: Sequence[TrainingJob], slots: int, layers: int = 1) 
     return [own[: len(y)] for own, (_, y) in zip(whole, columns, strict=False)]
 
 
-def _ended(steps: HookSteps, slot: int, model: TrainingResult) -> TrainingResult:
-    assert not isinstance(model, DataError)
+def _ended(steps: HookSteps, slot: int, model: Float32s) -> TrainingResult:
     try:
         return steps.result(slot, model)
     except DataError as error:
         return error
-
-
-def _same(result: TrainingResult) -> TrainingResult:
-    return result
 
 
 def _known(problem: Problem, y: NDArray[Any]) -> bool:
@@ -419,7 +392,7 @@ def _places(
 # With privacy per record ----------------------------------------------------------------------------
 
 
-def fit_privately(fits: Sequence[TrainingJob], slots: int) -> Results:
+def fit_privately(fits: Sequence[TrainingJob], slots: int) -> list[TrainingResult]:
     """Train at most `slots` clients of the same shape side by side, each with record-level privacy."""
     problem = fits[0].problem
     config = problem.private
@@ -433,17 +406,13 @@ def fit_privately(fits: Sequence[TrainingJob], slots: int) -> Results:
             [(x.flatten(1), y) for x, y in columns],
             [fit.context.source or Source() for fit in fits],
             lambda batches: stack.layout.rows(clipped_sums(stack, batches, config)),
-            stack.layout.flat,
+            lambda rows: stack.layout.place([*rows.numpy()]),
         )
         fine = stack.finite().tolist()
-    return Results(
-        [
-            partial(stack.vector, slot)
-            if fine[slot]
-            else partial(_same, diverged_privately(config.learning_rate))
+        return [
+            stack.vector(slot) if fine[slot] else diverged_privately(config.learning_rate)
             for slot in range(len(fits))
         ]
-    )
 
 
 def stack_of(fit: TrainingJob, vectors: Sequence[Float32s], slots: int) -> Stack:
@@ -498,19 +467,12 @@ def require_alike(fit: TrainingJob, rows: int, slots: int) -> None:
     """Test two public records in all places of all slots, and one of them among zeros.
 
     Only shapes and types of the fit's records are used. Raises ConfigError if a record's gradient depends on
-    its place, on its slot, on other records, or on whether all slots read one model. Then this build of torch
-    has kernels that slots cannot use.
+    its place, on its slot, or on other records. Then this build of torch has kernels that slots cannot use.
     """
     columns = records(fit.context.x, fit.context.y, fit.problem.loss)
-    initial = fit.problem.initial
-    # One model that all slots read, and a model of each slot.
-    stacks = [
-        stack_of(fit, own, slots) for own in ([initial] * slots, [initial.copy() for _ in range(slots)])
-    ]
+    stack = stack_of(fit, [fit.problem.initial] * slots, slots)
     probes = probes_of(columns, slots * rows)
-    found = [[_factors(stack, probe) for probe in probes] for stack in stacks]
-    apart = all(stay_apart(*pair) for pair in found) and all(map(torch.equal, *found))
-    if not apart:
+    if not stay_apart(*(_factors(stack, probe) for probe in probes)):
         raise ConfigError(
             "Expected kernels that compute each record of a product on its own, got some that do not: "
             'clients cannot be trained side by side here. Set training = "sequential" under [runtime], in a '

@@ -10,13 +10,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.errors import ConfigError, DataError
+from securefl.core.ranges import Count, Range, Ranged
 from securefl.core.reading import convert
 from securefl.data import NAMES, Dataset, Split, load
 from securefl.data.columns import Named, key_of, listed
@@ -25,7 +26,7 @@ from securefl.data.layout import Arrays
 from securefl.data.schema import Schema, frame_of
 from securefl.data.tables import LARGEST, npy, read_records
 from securefl.storage.inputs import opened, require_size, shown
-from securefl.storage.own_code import Namer, importable, located, names_code
+from securefl.storage.own_code import Namer, located, names_code, running
 from securefl.storage.own_code import load as load_code
 from securefl.storage.texts import read_text, toml
 from securefl.training import trained
@@ -39,7 +40,7 @@ _MOST_SHOWN = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightsSection:
+class WeightsSection(Ranged):
     """The table [weights] of a model file.
 
     outputs: the number of the model's outputs. seed: the seed of its initial weights. weights: the path of a
@@ -47,13 +48,9 @@ class WeightsSection:
     """
 
     outputs: int
-    seed: int = 0
+    seed: Annotated[int, Range("[0, 2^64)")] = 0
     weights: str | None = None
-    shape: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**64 or any(size < 1 for size in self.shape):
-            raise ValueError(f"Expected 0 <= seed < 2^64 and sizes from 1, got {self.seed} and {self.shape}.")
+    shape: tuple[Count, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,13 +201,8 @@ def records_of(data: str, namer: Namer) -> object:
 def _made(name: str, namer: Namer) -> Any:
     place = located(name, Path.cwd(), namer)
     made = load_code(place)
-    try:
-        with importable(place):
-            return made() if callable(made) else made
-    except SecureFLError:
-        raise
-    except (Exception, SystemExit) as error:  # the caller's own code: it can raise any error, or exit
-        raise DataError(f"{name}: expected records, got {type(error).__name__}: {error}. Mend it.") from error
+    with running(place, f"{name}: expected records", error=DataError):
+        return made() if callable(made) else made
 
 
 def _bare(found: Any) -> object:

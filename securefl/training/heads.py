@@ -23,7 +23,7 @@ from securefl.core.reading import near
 from securefl.core.streams import stream
 from securefl.training.products import dense
 from securefl.training.row_wise import RowHook
-from securefl.training.vector import trained_state
+from securefl.training.vector import positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,13 +173,7 @@ def last_layers(model: nn.Module, count: int) -> Sequence[nn.Linear]:
 
 def places(model: nn.Module, modules: Sequence[nn.Module]) -> NDArray[np.int64]:
     """The positions of these modules' values in the model's vector (see `to_vector`), int64."""
-    own = entries(model, modules)
-    found, at = [np.empty(0, np.int64)], 0
-    for name, entry in trained_state(model).items():
-        if name in own:
-            found.append(np.arange(at, at + entry.numel()))
-        at += entry.numel()
-    return np.concatenate(found)
+    return positions(model, entries(model, modules))
 
 
 def entries(model: nn.Module, modules: Sequence[nn.Module]) -> frozenset[str]:

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 TrainingResult = Float32s | DataError
 """The trained model as a vector (d,), or the error that the training raised."""
 Trainer = Callable[[Sequence["TrainingJob"]], Sequence[TrainingResult]]
-"""A function that runs a wave of fits. It returns their results in the same order.
-
-Reading a result may copy it from memory of the whole wave, or compute it. A caller that reads each client's
-result when it needs it has one of them in memory, and reads it from the processor's cache.
-"""
+"""A function that runs a wave of fits. It returns their results in the same order."""
 
 
 class HookSteps(Protocol):

@@ -14,14 +14,14 @@ from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from securefl.core.errors import ConfigError
-from securefl.core.ranges import Range
+from securefl.core.ranges import Decay, Range, Ranged
 from securefl.core.text_safety import some
 from securefl.training.augmentation import Augmentation, Augmented
 from securefl.training.exported import MOST_PARAMETERS, fill, weights_of
@@ -32,6 +32,8 @@ from securefl.training.vector import local_statistics, running_statistics
 _MOST_LAYERS: Final = 100
 Buffers = Literal["averaged", "local"]
 Origin = Literal["public", "ledger"]
+Units = Annotated[int, Range("[1, 10^8]")]
+"""Of a hidden layer: MOST_PARAMETERS at most."""
 Kind = Literal["mlp", "lenet5", "fedlog_cnn", "fedcor_cnn", "adds_cnn", "shufflenet_v2", "char_lstm"]
 
 
@@ -401,7 +403,7 @@ class Changed(Architecture):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(Architecture):
+class ModelConfig(Ranged, Architecture):
     """The choice of a packaged model and of its profiled layer.
 
     >>> from securefl.training import ModelConfig
@@ -436,9 +438,9 @@ class ModelConfig(Architecture):
     """
 
     kind: Kind
-    hidden: tuple[int, ...] | None = None
+    hidden: tuple[Units, ...] | None = None
     width: float | None = None
-    dropout: float = 0.0
+    dropout: Decay = 0.0
     augment: Augmentation | None = None
     profiled_layer: str | None = None
     train: TrainedNames = None
@@ -447,21 +449,14 @@ class ModelConfig(Architecture):
     trained_on: Origin | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.hidden is not None and self.kind not in ("mlp", "fedlog_cnn"):
             raise ValueError(
                 f"Expected `hidden` only with kind 'mlp' or 'fedlog_cnn', got it with {self.kind!r}. Leave "
                 "it out."
             )
-        if self.hidden is not None and min(self.hidden, default=1) < 1:
-            raise ValueError(f"Expected hidden layers of at least one unit, got hidden={self.hidden}.")
-        if max(self.hidden or (0,)) > MOST_PARAMETERS or len(self.hidden or ()) > _MOST_LAYERS:
-            raise ValueError(
-                f"Expected at most {_MOST_LAYERS} hidden layers of at most {MOST_PARAMETERS:,} units each."
-            )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"Expected dropout in [0, 1), got {self.dropout}. FedCor's MLP has 0.5; 0 is none."
-            )
+        if len(self.hidden or ()) > _MOST_LAYERS:
+            raise ValueError(f"Expected at most {_MOST_LAYERS} hidden layers, got {len(self.hidden or ())}.")
         if self.dropout and (self.kind == "shufflenet_v2" or self.hidden == ()):
             raise ValueError(
                 f"Expected a model with hidden dense layers for dropout = {self.dropout}, got kind "

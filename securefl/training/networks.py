@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from securefl.algorithm.queries import Float32s
-from securefl.core.errors import ConfigError, DataError, SecureFLError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.data.files import digest
 from securefl.storage import owned
 from securefl.storage.files import folder_at, replacing, write
 from securefl.storage.inputs import DAMAGED
-from securefl.storage.own_code import CodePlace, importable, load
+from securefl.storage.own_code import CodePlace, load, running
 from securefl.training.chunks import per_record_outputs
 from securefl.training.devices import as_tensor, in_mode
 from securefl.training.products import UNIT
@@ -111,16 +111,8 @@ def made_by(place: CodePlace, about: str) -> Network:
         raise ConfigError(
             f"Expected {place.name} to be a class or function, got one of type {type(factory).__name__}."
         )
-    try:
-        with importable(place):
-            module, again = factory(), factory()
-    except SecureFLError:
-        raise
-    # The function is a person's own code: it may raise any error, and call `sys.exit` as scripts do.
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"Expected {place.name}() to make a network, got {type(error).__name__}: {error}. Mend it."
-        ) from error
+    with running(place, f"Expected {place.name}() to make a network"):
+        module, again = factory(), factory()
     if not isinstance(module, nn.Module):
         raise ConfigError(f"Expected {place.name}() to make an nn.Module, got {type(module).__name__}.")
     sha256 = digest_of(module, sources=False)

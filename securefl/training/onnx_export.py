@@ -24,6 +24,7 @@ from securefl.core.installed import needing
 from securefl.storage.files import write
 from securefl.training.exported import FORMAT
 from securefl.training.learnt import Learnt
+from securefl.training.own_models import varied
 
 TOLERANCE: Final = 1e-5
 """The largest difference between an output of the graph and of the model, beside outputs of size 1."""
@@ -46,7 +47,9 @@ def save_onnx(path: Path, learnt: Learnt, card: Mapping[str, Any]) -> None:
             "Expected a whole model for ONNX, got the part that clients share: each client keeps the rest. "
             "Export one client's with --client."
         )
-    model, x = learnt.module(), _records(learnt)
+    problem = learnt.problem
+    # Records that differ: the graph must not depend on their number or values.
+    model, x = learnt.module(), varied(problem.model.blank(problem.shape), _ROWS)
     with torch.inference_mode():
         # The first pass also computes constants, such as a projection, which cannot be made while tracing.
         expected = model(x).float().numpy()
@@ -65,14 +68,6 @@ def save_onnx(path: Path, learnt: Learnt, card: Mapping[str, Any]) -> None:
             f"{np.abs(found - expected).max():.3g}. Export it as .safetensors."
         )
     write(path, whole)
-
-
-def _records(learnt: Learnt) -> Tensor:
-    """Records (3, *shape) that differ: the graph must not depend on their number or values."""
-    blank = learnt.problem.model.blank(learnt.problem.shape)
-    entries = torch.arange(_ROWS * blank.numel())
-    values = torch.sin(entries.double()) if blank.is_floating_point() else entries % 2
-    return values.to(blank.dtype).reshape(_ROWS, *learnt.problem.shape)
 
 
 def _graph(model: nn.Module, x: Tensor) -> bytes:

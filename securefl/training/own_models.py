@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from math import prod
@@ -29,7 +29,8 @@ from torch.nn.parameter import UninitializedParameter
 from securefl.core.errors import ConfigError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
-from securefl.storage.own_code import CodePlace, importable, names_code
+from securefl.storage.own_code import CodePlace, names_code, running
+from securefl.training.alone import same
 from securefl.training.devices import in_mode
 from securefl.training.exported import MOST_PARAMETERS
 from securefl.training.heads import TrainedNames, named_layer
@@ -74,7 +75,7 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
 
     brought: whether a caller in Python passes the model. Keys that choose a packaged model are dropped then.
 
-    Raises ConfigError if `kind` names no model, and for settings of packaged models beside another one.
+    Raises ConfigError if `kind` names no model.
     """
     if not isinstance(table, dict):
         return ModelConfig, table
@@ -89,13 +90,6 @@ def section_of(table: Any, *, brought: bool) -> tuple[type[Any], Any]:
             f"[model] `kind`: Expected one of {', '.join(map(repr, known))}, or a class or function as "
             f"`module:name`, got {kind!r}{near(kind, known)}."
         )
-    for key in ("hidden", "width", "dropout", "augment"):
-        if key in table:
-            raise ConfigError(
-                f"[model] Expected no `{key}` for {'a model from Python' if brought else f'`{kind}`'}, got "
-                "it: packaged models alone have it. Leave it out; your model draws in its own code, such as "
-                "by nn.Dropout, and an option that it takes stands under [model.options]."
-            )
     return OwnModelSection, table
 
 
@@ -156,15 +150,9 @@ class OwnModel(Architecture):
         if isinstance(self.factory, nn.Module):
             return copy.deepcopy(self.factory)
         given, named = self._arguments(shape, outputs)
-        try:
-            with nullcontext() if self.place is None else importable(self.place):
-                model = self.factory(*given, **named)
-        # The factory is the study's own code: it can raise any exception, and call sys.exit as scripts do.
-        except (Exception, SystemExit) as error:
-            raise ConfigError(
-                f"Expected {self.name} to make a model for records of shape {shape} and {outputs} outputs, "
-                f"got {type(error).__name__}: {error}. Correct it, or its [model.options]."
-            ) from error
+        expected = f"Expected {self.name} to make a model for records of shape {shape} and {outputs} outputs"
+        with running(self.place, expected, "Correct it, or its [model.options]."):
+            model = self.factory(*given, **named)
         if not isinstance(model, nn.Module):
             raise ConfigError(f"Expected {self.name} to return an nn.Module, got {type(model).__name__}.")
         return model
@@ -263,7 +251,7 @@ def require_same(name: str, first: nn.Module, second: nn.Module) -> None:
         )
     _require_plain(name, first)
     own, other = first.state_dict(), second.state_dict()
-    if own.keys() != other.keys() or any(not _same(own[key], other[key]) for key in own):
+    if own.keys() != other.keys() or any(not same(own[key], other[key]) for key in own):
         raise ConfigError(
             f"Expected {name} to make the same model from the same seed, got two. Let it draw from torch's "
             "generator alone, without a seed of its own or a clock."
@@ -306,7 +294,7 @@ def _reads_codes(model: nn.Module, shape: tuple[int, ...]) -> bool:
     def takes(kind: torch.dtype) -> bool:
         # Not of zeros alone: of padding alone, attention may have no output.
         try:
-            model(_varied(torch.zeros((1, *shape), dtype=kind)))
+            model(varied(torch.zeros((1, *shape), dtype=kind)))
         except Exception:  # the model is the caller's code: it can raise any exception
             return False
         return True
@@ -323,7 +311,7 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
     Raises ConfigError if an output has a wrong shape or type, the layer does not exist, a buffer changes, or
     results do not repeat.
     """
-    rows = _varied(blank)
+    rows = varied(blank)
     with _still(name, model):
         with in_mode(model, training=False):
             _require_outputs(name, passed(name, model, blank), 1, outputs)
@@ -331,7 +319,7 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
             values = passed(name, model, rows)
             _require_outputs(name, values, _ROWS, outputs)
             again = passed(name, model, rows)
-            if not torch.equal(before, torch.get_rng_state()) or not _same(values, again):
+            if not torch.equal(before, torch.get_rng_state()) or not same(values, again):
                 raise ConfigError(
                     f"Expected {name} to give the same outputs again in evaluation, got two that differ. "
                     "Draw at random in training mode alone, as nn.Dropout does."
@@ -343,12 +331,12 @@ def tried(name: str, model: nn.Module, blank: Tensor, outputs: int, layer: str |
     return Found(layer=layer or profiled_layer(model), draws=draws)
 
 
-def _varied(blank: Tensor) -> Tensor:
-    """Records (2, *shape) like `blank` with numbers from 0 to 1, or with the codes 0 and 1."""
+def varied(blank: Tensor, rows: int = _ROWS) -> Tensor:
+    """Records (rows, *shape) like `blank` with numbers from 0 to 1, or with the codes 0 and 1."""
     # On zeros, a running mean or maximum would stay zero, and the test would not see it change.
-    entries = torch.arange(_ROWS * blank.numel())
+    entries = torch.arange(rows * blank.numel())
     values = entries / (len(entries) - 1) if blank.is_floating_point() else entries % 2
-    return values.to(blank.dtype).reshape(_ROWS, *blank.shape[1:])
+    return values.to(blank.dtype).reshape(rows, *blank.shape[1:])
 
 
 def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
@@ -358,7 +346,7 @@ def _draws(name: str, model: nn.Module, rows: Tensor) -> bool:
     if not values.requires_grad:
         raise ConfigError(f"Expected outputs of {name} that depend on its parameters, got ones that do not.")
     torch.set_rng_state(before)
-    if not _same(values, passed(name, model, rows)):
+    if not same(values, passed(name, model, rows)):
         raise ConfigError(
             f"Expected {name} to draw from torch's generator alone in training, got other outputs from one "
             "state of it. Remove other generators, and state that is kept from one pass to the next."
@@ -371,14 +359,8 @@ def passed(name: str, model: nn.Module, rows: Tensor) -> Tensor:
     try:
         found: object = model(rows)
     except Exception as error:  # the model is the caller's code: it can raise any exception
-        if isinstance(error, TypeError) and len(needs := _needs(model)) > 1:
-            raise ConfigError(
-                f"Expected a `forward` of {name} that takes one tensor of records, got one that needs "
-                f"{', '.join(needs)}. Put all inputs into one record and cut it in `forward`, such as "
-                "a, b = x[:, :3], x[:, 3:]."
-            ) from error
         raise ConfigError(
-            f"Expected {name} to take records of shape {tuple(rows.shape[1:])}, got "
+            f"Expected {name} to take one tensor of records of shape {tuple(rows.shape[1:])}, got "
             f"{type(error).__name__}: {error}. Correct the model, or its [model.options]."
         ) from error
     if not isinstance(found, Tensor):
@@ -406,13 +388,6 @@ def puts_out_shares(model: nn.Module, rows: Tensor) -> bool:
     return True
 
 
-def _needs(model: nn.Module) -> list[str]:
-    """The inputs without which the model's `forward` cannot be called, by name."""
-    given = inspect.signature(model.forward).parameters.values()
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [one.name for one in given if one.default is one.empty and one.kind in named]
-
-
 def _require_outputs(name: str, values: Tensor, rows: int, outputs: int) -> None:
     if values.shape != (rows, outputs) or values.dtype != torch.float32:
         raise ConfigError(
@@ -434,7 +409,7 @@ def _still(name: str, model: nn.Module) -> Iterator[None]:
     before = {key: entry.clone() for key, entry in entries().items()}
     yield
     after = entries()
-    moved = [key for key, entry in after.items() if key not in before or not _same(entry, before[key])]
+    moved = [key for key, entry in after.items() if key not in before or not same(entry, before[key])]
     if moved or len(after) < len(before):
         raise ConfigError(
             f"Expected nothing to change in {name} but parameters in training and the statistics of batch "
@@ -449,13 +424,6 @@ def _statistics(model: nn.Module) -> set[str]:
         (name, own) for name, own in model.named_modules() if isinstance(own, _BatchNorm | _InstanceNorm)
     ]
     return {key for name, own in norms for key, _ in own.named_buffers(name, recurse=False)}
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    # nan differs from itself, so it is replaced first.
-    return bool(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)))
 
 
 def profiled_layer(model: nn.Module) -> str | None:

@@ -17,9 +17,7 @@ activations and slopes are zero, so they stay zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import islice
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -78,8 +76,7 @@ class Back:
 class Stack:
     """Models with these vectors (d,) in the first slots. No result of further slots counts.
 
-    If all vectors are one broadcast, the first pass reads it for all slots, and the first step of `descend`
-    writes each slot's own model. So no copy of the broadcast is made that the step would overwrite.
+    values: all trained parameters in the layout `layout`. An optimizer updates them.
     """
 
     def __init__(self, model: MLP, vectors: Sequence[Float32s], tail: Tail, *, slots: int) -> None:
@@ -89,37 +86,22 @@ class Stack:
         self._shifted = isinstance(dense[-1], ShiftedLinear)
         if self._shifted:
             sizes += ((dense[-1].in_features, 0),)
-        self._whole_layout = Layout(slots, sizes)
-        self._starts, self._count = starts_of(vectors), len(vectors)
-        self._whole: Tensor | None = None
-        self.layout = Layout(slots, sizes[: len(sizes) - tail.under_head])
+        self.layout, whole = Layout(slots, sizes[: len(sizes) - tail.under_head]), Layout(slots, sizes)
+        placed = whole.place(vectors)
+        self._layers, self.values = whole.layers(placed), placed[: self.layout.length]
+        # As arrays, since torch takes longer to make views than to copy such short vectors.
+        self._arrays: list[NDArray[np.float32]] = [
+            part.numpy() for layer in self._layers for part in layer.parts()
+        ]
         self._masks: Sequence[Tensor] = ()
         self._gradient: tuple[Tensor, list[Layer]] | None = None
-        if self._starts.ndim == 1:
-            one = Layout(1, sizes)
-            self._layers = [layer.expand(slots) for layer in one.layers(one.place(self._starts, 1))]
-        else:
-            self._placed()
-
-    @property
-    def values(self) -> Tensor:
-        """All trained parameters in the layout `layout`. An optimizer updates them."""
-        return self._placed()[: self.layout.length]
-
-    def _placed(self) -> Tensor:
-        """All parameters of all slots, which hold zeros behind the models."""
-        if self._whole is None:
-            self._whole = self._whole_layout.place(self._starts, self._count)
-            self._layers = self._whole_layout.layers(self._whole)
-        return self._whole
 
     def finite(self) -> Tensor:
         """A mask of the slots whose values are all finite, (slots,)."""
-        values = self.values
         # If the sum is finite, all values are. It takes a fortieth of the time.
-        if torch.isfinite(values.sum()):
+        if torch.isfinite(self.values.sum()):
             return torch.ones(self.slots, dtype=torch.bool)
-        return torch.isfinite(self.layout.rows(values)).all(1)
+        return torch.isfinite(self.layout.rows(self.values)).all(1)
 
     def known(self, y: Tensor) -> Tensor:
         """A mask of the targets for which the models have an output, (slots, rows)."""
@@ -129,14 +111,7 @@ class Stack:
 
     def vector(self, slot: int) -> Float32s:
         """A copy of this slot's whole model (d,)."""
-        # As arrays, since torch takes longer to make views than to copy such short vectors.
         return np.concatenate([part[slot].ravel() for part in self._arrays])
-
-    @cached_property
-    def _arrays(self) -> list[NDArray[np.float32]]:
-        """The weights and biases of all slots, (slots, ...), in the model's order: views of `_placed`."""
-        placed = self._whole_layout.layers(self._placed())
-        return [part.numpy() for layer in placed for part in layer.parts(slice(None))]
 
     def multiply(self, masks: Sequence[Tensor]) -> None:
         """Multiply the units of each hidden layer, behind its ReLU, by these of the first slots, from now on.
@@ -152,17 +127,10 @@ class Stack:
 
     def descend(self, back: Back, rate: float) -> None:
         """One step of plain SGD, w <- w - rate * gradient, of all slots."""
-        before = self._layers
-        if self._whole is None:
-            self._whole = torch.empty(self._whole_layout.length)
-            self._layers = self._whole_layout.layers(self._whole)
-            for layer, to in islice(zip(before, self._layers, strict=True), len(back.layers), None):
-                to.weight.copy_(layer.weight)  # the head, if it is not trained
-                to.bias.copy_(layer.bias)
-        for (given, slope), layer, to in zip(back.layers, before, self._layers, strict=False):
+        for (given, slope), layer in zip(back.layers, self._layers, strict=False):
             # One operation, since separate gradients would be written and read once more.
-            torch.baddbmm(layer.weight, slope.transpose(1, 2), given, alpha=-rate, out=to.weight)
-            torch.sub(layer.bias, slope.sum(1), alpha=rate, out=to.bias)
+            layer.weight.baddbmm_(slope.transpose(1, 2), given, alpha=-rate)
+            layer.bias.sub_(slope.sum(1), alpha=rate)
 
     def gradient(self, back: Back) -> Tensor:
         """The gradients of all slots in the layout of `values`. The next call overwrites them."""
@@ -238,8 +206,7 @@ class Stack:
 
 def _where(there: Tensor | None, of: Tensor) -> Tensor:
     """(slots, rows, values), with zeros in rows without a record."""
-    # A bitwise and, which turns nan into zero too.
-    return of if there is None else of.view(torch.int32).bitwise_and(there.int().neg_()).view(of.dtype)
+    return of if there is None else of.masked_fill(there == 0, 0.0)  # nan too
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -293,13 +260,9 @@ class Layer:
         """The slope of the inputs, from the slope of the outputs."""
         return torch.bmm(slope, self.weight)
 
-    def expand(self, slots: int) -> Layer:
-        """The one model of this layer as that of all slots, without a copy."""
-        return replace(self, weight=self.weight.expand(slots, -1, -1), bias=self.bias.expand(slots, -1))
-
-    def parts(self, slots: slice) -> list[Tensor]:
-        """These slots' weights and biases without the zeros, in the model's order."""
-        return [self.weight[slots, : self.outputs, : self.inputs], self.bias[slots, : self.outputs]]
+    def parts(self) -> list[Tensor]:
+        """The weights and biases of all slots without the zeros, in the model's order."""
+        return [self.weight[:, : self.outputs, : self.inputs], self.bias[:, : self.outputs]]
 
 
 @dataclass(frozen=True)
@@ -325,41 +288,24 @@ class Layout:
             at = end
         return made
 
-    def place(self, starts: Float32s, count: int) -> Tensor:
-        """A flat tensor: the models of `starts_of` in the first `count` slots, and zeros in the others."""
-        made = torch.empty(self.length)
-        layers = self.layers(made)
-        for layer, size in zip(layers, self.sizes, strict=True):
-            first = count if size == _even(size) else 0
-            layer.weight[first:] = 0
-            layer.bias[first:] = 0
-        at = 0
-        for part in (part for layer in layers for part in layer.parts(slice(0, count))):
-            end = at + part[0].numel()
-            part.numpy()[...] = starts[..., at:end].reshape(*starts.shape[:-1], *part.shape[1:])
-            at = end
+    def place(self, vectors: Sequence[Float32s]) -> Tensor:
+        """A flat tensor with these models (d,) in the first slots, and zeros in the others: undoes `rows`."""
+        made, at = torch.empty(self.length), 0
+        for layer, size in zip(self.layers(made), self.sizes, strict=True):
+            if len(vectors) < self.slots or size != _even(size):
+                layer.weight.zero_()
+                layer.bias.zero_()
+            for part in layer.parts():
+                end = at + part[0].numel()
+                for own, vector in zip(part.numpy(), vectors, strict=False):
+                    own[...] = vector[at:end].reshape(own.shape)
+                at = end
         return made
 
-    def rows(self, of: Tensor, slots: slice = slice(None)) -> Tensor:
-        """A copy of these slots' models in the order of `to_vector`, (slots, d), from a flat tensor."""
-        parts = (part for layer in self.layers(of) for part in layer.parts(slots))
+    def rows(self, of: Tensor) -> Tensor:
+        """A copy of all slots' models in the order of `to_vector`, (slots, d), from a flat tensor."""
+        parts = (part for layer in self.layers(of) for part in layer.parts())
         return torch.cat([part.flatten(1) for part in parts], 1)
-
-    def flat(self, rows: Tensor) -> Tensor:
-        """The flat tensor of models (slots, d): the inverse of `rows` for all slots."""
-        made = rows.new_zeros(self.length)
-        parts = [part for layer in self.layers(made) for part in layer.parts(slice(None))]
-        pieces = torch.split(rows, [part[0].numel() for part in parts], dim=1)
-        for part, own in zip(parts, pieces, strict=True):
-            part.copy_(own.view(part.shape))
-        return made
-
-
-def starts_of(vectors: Sequence[Float32s]) -> Float32s:
-    """These models (slots, d), or (d,) if all of them are one broadcast."""
-    # Usually all vectors are views of the bytes of one message.
-    places = {(vector.__array_interface__["data"][0], vector.strides) for vector in vectors}
-    return vectors[0] if len(places) == 1 else np.stack(vectors)
 
 
 def _even(size: tuple[int, int]) -> tuple[int, int]:

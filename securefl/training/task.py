@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from securefl.algorithm.clients import Evaluation
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
+from securefl.core.ranges import Probability, Ranged
 from securefl.data.dataset import Task
 from securefl.training.devices import Hardware
 from securefl.training.evaluation import evaluate
@@ -34,10 +35,10 @@ from securefl.training.vector import (
     kept_statistics,
     load_statistics,
     loaded,
+    positions,
     running_statistics,
     statistics_vector,
     to_vector,
-    trained_state,
 )
 
 _MOST_CODES: Final = 2**31
@@ -152,17 +153,9 @@ class Problem:
         Returns:
             int64 each. Empty for a model without batch norm.
         """
-        own, found, at = (
-            running_statistics(self.layers),
-            ([np.empty(0, np.int64)], [np.empty(0, np.int64)]),
-            0,
-        )
-        for name, entry in trained_state(self.layers).items():
-            if name in own:
-                for places in found[: 1 + name.endswith("running_var")]:
-                    places.append(np.arange(at, at + entry.numel()))
-            at += entry.numel()
-        return np.concatenate(found[0]), np.concatenate(found[1])
+        own = running_statistics(self.layers)
+        variances = [name for name in own if name.endswith("running_var")]
+        return positions(self.layers, own), positions(self.layers, variances)
 
     @cached_property
     def frozen(self) -> int:
@@ -354,7 +347,7 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Bodies:
+class Bodies(Ranged):
     """The body of each client: the first `shorter` * N have one without the first hidden dense layer.
 
     All clients have the same head. A client's body is public: it depends on the client's number, not on
@@ -362,11 +355,7 @@ class Bodies:
     """
 
     problem: Problem
-    shorter: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.shorter <= 1:
-            raise ValueError(f"Expected 0 <= shorter <= 1, got {self.shorter}.")
+    shorter: Probability = 0.0
 
     def of(self, client: int) -> Problem:
         """The problem with this client's body."""

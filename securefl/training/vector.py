@@ -12,7 +12,7 @@ optimizer object is the state of one `train`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -86,18 +86,20 @@ def load_vector(model: nn.Module, vector: NDArray[Any]) -> None:
     Raises:
         DataError: The length is not the model's. The model is unchanged then.
     """
-    entries = _entries(model)
-    expected = sum(entry.numel() for entry in entries)
-    if vector.shape != (expected,):
+    # The entries of a state dict are the model's own tensors and not copies.
+    _write(vector, _entries(model), device_of(model))
+
+
+def _write(vector: NDArray[Any], entries: Sequence[Tensor], device: torch.device) -> None:
+    sizes = [entry.numel() for entry in entries]
+    if vector.shape != (sum(sizes),):
         raise DataError(
-            f"Expected a vector of shape ({expected},) for this model, got {vector.shape}. "
+            f"Expected a vector of shape ({sum(sizes)},) for this model, got {vector.shape}. "
             "Both sides must build the model from one configuration."
         )
     # One move to the device and not one for each entry.
-    whole = as_tensor(vector).to(device_of(model))
-    parts = torch.split(whole, [entry.numel() for entry in entries])
+    parts = torch.split(as_tensor(vector).to(device), sizes)
     for entry, part in zip(entries, parts, strict=True):
-        # The entries of a state dict are the model's own tensors and not copies.
         entry.copy_(part.view_as(entry))
 
 
@@ -193,6 +195,16 @@ def _entries(model: nn.Module) -> list[Tensor]:
     return [*trained_state(model).values()]
 
 
+def positions(model: nn.Module, names: Container[str]) -> NDArray[np.int64]:
+    """The positions in the model's vector of the entries of the state dict with these names, int64."""
+    found, at = [np.empty(0, np.int64)], 0
+    for name, entry in trained_state(model).items():
+        if name in names:
+            found.append(np.arange(at, at + entry.numel()))
+        at += entry.numel()
+    return np.concatenate(found)
+
+
 # The running statistics of norms ---------------------------------------------------------------------
 
 
@@ -249,13 +261,7 @@ def statistics_vector(model: nn.Module) -> NDArray[np.float32]:
 
 def load_statistics(model: nn.Module, values: NDArray[np.float32]) -> None:
     """Write values in the order of `statistics_vector`. Raises DataError for another length."""
-    entries = [*kept_statistics(model).values()]
-    expected = sum(entry.numel() for entry in entries)
-    if values.shape != (expected,):
-        raise DataError(f"Expected {expected} running statistics for this model, got {values.shape}.")
-    parts = torch.split(as_tensor(values).to(device_of(model)), [entry.numel() for entry in entries])
-    for entry, part in zip(entries, parts, strict=True):
-        entry.copy_(part.view_as(entry))
+    _write(values, [*kept_statistics(model).values()], device_of(model))
 
 
 @contextmanager

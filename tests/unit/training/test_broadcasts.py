@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import DataError
 from securefl.training import ModelConfig, cohorts
-from securefl.training.cohorts import Batched, require_alike
+from securefl.training.cohorts import Batched
 from securefl.training.jobs import TrainingJob
 from securefl.training.run_jobs import one_by_one
-from securefl.training.stack import Layer
 from securefl.training.task import Problem
 from tests.support.side_by_side import assert_near, fits, local, problem, vectors
 
@@ -127,19 +126,6 @@ def test_a_broadcast_that_changes_afterwards_changes_no_result() -> None:
     came = Batched(one_by_one)(own)
     start[:] = 1
     np.testing.assert_array_equal(vectors(came), expected)
-
-
-def test_kernels_whose_bits_follow_the_number_of_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fit, *_ = fits(wide())
-    require_alike(fit, ROWS, 4)
-    forward = Layer.forward
-
-    def by_models(layer: Layer, x: Tensor) -> Tensor:
-        return forward(layer, x) * (1 + 1e-6 * (layer.weight.stride(0) == 0))
-
-    monkeypatch.setattr(Layer, "forward", by_models)
-    with pytest.raises(ConfigError, match="clients cannot be trained side by side"):
-        require_alike(fit, ROWS, 4)
 
 
 def test_several_blocks_of_records_train_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,9 +282,11 @@ def test_a_model_too_large_is_refused_before_memory_is_taken() -> None:
     for outputs in (0, -1, 10**30):
         with pytest.raises(ConfigError, match=f"and {outputs} outputs"):
             ModelConfig(kind="lenet5").build((1, 28, 28), outputs, 0)
-    for hidden in ((10**9, 32), (10**30,), (1,) * 101):
-        with pytest.raises(ValueError, match="at most 100 hidden layers"):
+    for hidden in ((10**9, 32), (10**30,), (32, 0)):
+        with pytest.raises(ValueError, match=r"Expected hidden in \[1, 10\^8\]"):
             ModelConfig(kind="mlp", hidden=hidden)
+    with pytest.raises(ValueError, match="at most 100 hidden layers"):
+        ModelConfig(kind="mlp", hidden=(1,) * 101)
 
 
 def test_parameters_are_counted_as_they_are_made() -> None:

@@ -33,7 +33,7 @@ def test_a_row_has_the_same_bits_in_every_place(inputs: int, dtype: torch.dtype)
                 assert torch.equal(product(x)[order], product(x[order]))
         vector = np.concatenate([weight.float().numpy().ravel(), np.ones(outputs, np.float32)])
         layout = Layout(3, ((outputs, inputs),))
-        (layer,) = layout.layers(layout.place(vector, 3).to(dtype))
+        (layer,) = layout.layers(layout.place([vector] * 3).to(dtype))
         rows = widened(x.expand(3, -1, -1))
         with one_thread():
             forward = layer.forward(rows)
