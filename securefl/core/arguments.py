@@ -58,7 +58,8 @@ def checked(of: F) -> F:
                 if get_origin(hint) is not Literal:
                     words = f"{stated.annotation}, of {words}" if words else stated.annotation
                 # the mistake that is made most: the holder of a secret in place of its public keys
-                public = " Pass its `public`." if _fits(getattr(value, "public", None), hint) else ""
+                mate = getattr(value, "public", None)
+                public = " Pass its `public`." if mate is not None and _fits(mate, hint) else ""
                 raise ConfigError(f"Expected `{name}` as {words}, got {reprlib.repr(value)}.{public}")
         return of(*given, **named)
 
@@ -95,11 +96,11 @@ def _fits(value: object, hint: Any) -> bool:
     if get_origin(hint) is Sequence:
         return isinstance(value, Sequence) and all(_fits(one, *get_args(hint)) for one in value)
     if get_origin(hint) is tuple:
-        if not isinstance(value, tuple):
-            return False
-        parts = get_args(hint)
-        kinds = parts[:1] * len(value) if parts[-1] is ... else parts
-        return len(value) == len(kinds) and all(map(_fits, value, kinds))
+        *kinds, last = get_args(hint)
+        if last is ...:
+            return isinstance(value, tuple) and all(_fits(one, *kinds) for one in value)
+        pair = isinstance(value, tuple | list) and len(value) == len(kinds) + 1
+        return pair and all(map(_fits, value, (*kinds, last)))
     if hint in (int, float):
         return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
-    return not isinstance(hint, type) or isinstance(value, hint)
+    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)

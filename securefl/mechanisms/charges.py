@@ -100,8 +100,12 @@ class Protection:
         if self._free and not self._weighed_by_records:
             return NO_COST
         if mechanism.noised and not self._voided:
+            if plan.noise in OURS and not plan.noise_multiplier:
+                raise ConfigError(
+                    f"Expected a `noise_multiplier` above 0 under noise = {plan.noise!r}, got 0. State one, "
+                    "or leave `noise` out."
+                )
             mechanism.check()
-            self._require_on_grid()
             self._require_one_draw()
             if (charge := mechanism.charge()) is not None:
                 return charge
@@ -119,21 +123,6 @@ class Protection:
             )
         # A key holder that draws the noise of a value can subtract it, so it learns what the server does.
         return EXPOSED if mechanism.total_by == KEY_HOLDER else NON_PRIVATE
-
-    def _require_on_grid(self) -> None:
-        """Raises ConfigError where there is no noise, or noise of the charged width would be rounded away."""
-        if not self.plan.noise_multiplier:
-            raise ConfigError(
-                f"Expected a `noise_multiplier` above 0 under noise = {self.plan.noise!r}, got 0. State one, "
-                "or leave `noise` out."
-            )
-        spec, step = self.spec, self.spec.grid.step
-        if (sensitivity := spec.sensitivity[self.plan.unit, self.plan.adjacency]) < step:
-            raise ConfigError(
-                f"Expected a sensitivity of {spec.name!r} of at least one step of its grid, {step:g}, got "
-                f"{sensitivity:g}: values and noise would be rounded away. Take a grid of finer steps "
-                f"(Grid(step=...))."
-            )
 
     def _require_one_draw(self) -> None:
         """Raises ConfigError where a draw per release leaves a sum that the server's mean does not expect."""

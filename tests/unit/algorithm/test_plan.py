@@ -119,7 +119,7 @@ def test_a_plan_in_which_one_client_stands_out_is_refused(words: dict[str, Any])
 @every(
     "wrong",
     [
-        *({name: "x"} for name in ("delta", "budget", "max_rounds", "noise_multiplier", "dropout")),
+        *({name: "x"} for name in ("delta", "budget", "noise_multiplier", "dropout", "sampling_rate")),
         *({name: None} for name in ("delta", "max_rounds", "noise_multiplier", "adversaries", "non_private")),
         *({"non_private": "profiles"}, {"adversaries": "server"}, {"adversaries": [SERVER]}),
         *({"max_releases": ["step"]}, {"max_releases": {"step": 1.5}}, {"weights": {"step": "count"}}),

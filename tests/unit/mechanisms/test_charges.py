@@ -553,18 +553,10 @@ def test_the_attack_a_weight_that_tells_a_private_count_beside_a_value_that_cost
         assert charge.server == free.get("training", NO_COST.server)
 
 
-@every(
-    "plan, spec, said",
-    [
-        ({"noise_multiplier": 0.0}, {}, "`noise_multiplier` above 0"),
-        ({}, {"grid": Grid(step=2.0, bound=2.0**12)}, "at least one step of its grid"),
-    ],
-)
-def test_noise_that_is_none_or_is_rounded_away_is_refused(plan: Any, spec: Any, said: str) -> None:
-    """A sensitivity of 1e-30 was charged an epsilon of 4.4, and its noise rounded to 0."""
-    own = ValueSpec(name="step", reduction="sum", reveals="", sensitivity={("record", "add-remove"): 1.0})
-    noisy = Plan(noise="local", noise_multiplier=1.0, adjacency="add-remove", delta=1e-5, max_rounds=1)
-    with pytest.raises(ConfigError, match=said):
-        Protection(replace(noisy, **plan), replace(own, **spec)).charge()
-    fine = replace(own, grid=Grid(step=1.0, bound=2.0**12))
-    assert Protection(noisy, fine).charge() == Protection(noisy, own).charge()
+def test_noise_of_no_width_is_refused_by_its_key() -> None:
+    one = {("record", "add-remove"): 1.0}
+    spec = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one)
+    plan = Plan(noise="local", adjacency="add-remove", delta=1e-5, max_rounds=1)
+    with pytest.raises(ConfigError, match="`noise_multiplier` above 0"):
+        Protection(plan, spec).charge()
+    assert Protection(replace(plan, noise_multiplier=1.0), spec).charge().server == GaussianDpEvent(1.0)

@@ -263,7 +263,7 @@ def test_code_of_a_study_does_not_switch_off_the_refusal_of_a_second_draw(
     assert Protection(PLAN, with_model(SPEC, problem)).charge() == OWN.charge()
 
 
-@every("rate", [0.0, -0.1, 1.1, float("nan"), "0.5", 9e-4])
+@every("rate", [0.0, -0.1, 1.1, float("nan"), 9e-4])
 def test_a_rate_that_no_study_may_have_is_refused(rate: Any) -> None:
     with pytest.raises(ConfigError, match=r"sampling_rate in \[0.001, 1\].* Take 0.01"):
         replace(PLAN, sampling_rate=rate)
