@@ -327,8 +327,10 @@ class Averaging:
         count = cohort_size(self.fraction, self.problem.clients)
         own = sampling(count, self.aggregation, replacement=self.replacement, trials=self.trials)
         # Adam divides a total, and momentum adds it over several rounds: what noise cancels in sums over
-        # rounds need not cancel in such a model.
-        return self.averaged.contributions(replace(own, adds=isinstance(self.server, Replace | Scaled)))
+        # rounds need not cancel in such a model. Nor where each round has a factor of its own, the most draws
+        # of one client.
+        adds = isinstance(self.server, Replace | Scaled) and not self.replacement
+        return self.averaged.contributions(replace(own, adds=adds))
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:

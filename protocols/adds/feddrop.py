@@ -68,7 +68,8 @@ class Dropped(OfSupernet):
     keep: float
 
     def spec(self, sampling: Sampling) -> ValueSpec:
-        return replace(super().spec(sampling), bounded_by=CLIPPED)
+        # Each round has entries of its own: noise that cancels over rounds would lie on others, and stay.
+        return replace(super().spec(sampling), bounded_by=CLIPPED, accumulates=False)
 
     @cached_property
     def thin(self) -> Problem:

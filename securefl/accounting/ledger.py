@@ -71,9 +71,12 @@ class Ledger(Budget[str]):
             is older than its counter is refused.
         allotted: for each charge, the largest number of times that it may be made of one holder, as a shared
             ledger has reserved it.
+        shared: the identity of that shared ledger, "" for none; the ledger then opens with it alone. None: do
+            not check it.
 
     Raises:
-        ConfigError: if the ledger was made with other terms, or `path` is a name of SQLite for memory.
+        ConfigError: if the ledger was made with other terms or under another shared ledger, or `path` is a
+            name of SQLite for memory.
         DataError: if the ledger is damaged, is of another version, or is older than its note or counter.
 
     >>> from securefl import Ledger, Plan
@@ -89,10 +92,11 @@ class Ledger(Budget[str]):
         *,
         counter: Path | None = None,
         allotted: Mapping[str, int] | None = None,
+        shared: str | None = None,
         clock: Callable[[], str] = now,
     ) -> None:
         self._clock = clock
-        self._db = connect(path, terms, counter)
+        self._db = connect(path, terms, counter, shared)
         self._link: Head | None = None
         self._fresh: set[ReleaseKey] = set()  # keys that are new in the latest call of `reserve`
         self._filed = ReleaseTable(self._db, self._newest)

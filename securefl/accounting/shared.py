@@ -205,6 +205,11 @@ class SharedLedger:
         with self._db.explaining():
             self._note.write(_head(self._db.rows))
 
+    @property
+    def identity(self) -> str:
+        """A random number, drawn when the ledger was made."""
+        return _terms_of(self._db.rows)[IDENTITY]
+
     def runs(self) -> SharedRuns:
         """Return the stored runs."""
         with self._db.explaining():

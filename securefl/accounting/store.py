@@ -37,6 +37,8 @@ KIND = Kind(
     anew="count what these records spent in it as spent, and begin anew in another folder",
 )
 IDENTITY = "identity"
+SHARED = "shared"
+"""The name, beside a ledger's terms, of the identity of the shared ledger that counts its run."""
 SMALLEST_DELTA: Final = float_info.min
 """Below it floats lose digits, and 1 / delta is infinite. Meaningful deltas are far larger."""
 
@@ -118,18 +120,26 @@ def lasting(where: Path | str | Database | None) -> Path | str | Database:
     return where
 
 
-def connect(where: Path | str | Database | None, terms: Terms, counter: Path | None = None) -> Database:
+def connect(
+    where: Path | str | Database | None,
+    terms: Terms,
+    counter: Path | None = None,
+    shared: str | None = None,
+) -> Database:
     """Open a ledger, or create it with these terms.
 
     Args:
         where: the file, None for memory, or an open file of several kinds that has the ledger's tables.
         terms: the terms that the ledger has, or gets.
         counter: a note of its head outside the ledger's folder, if there is one.
+        shared: the identity of the shared ledger that counts it from its first release on, "" for none. None:
+            any, for a caller that releases nothing.
 
     Raises:
         DataError: if the ledger is damaged, is of another version, has lost a link of its chain, or is older
             than its counter.
-        ConfigError: if it was made with other terms, or `where` is a name of SQLite for memory.
+        ConfigError: if it was made with other terms or under another shared ledger, or `where` is a name of
+            SQLite for memory.
     """
     db = Database.of(lasting(where), KIND)
     path = db.path
@@ -140,13 +150,16 @@ def connect(where: Path | str | Database | None, terms: Terms, counter: Path | N
         # One transaction: two processes that open a new ledger at once would otherwise both find no terms.
         with db.transaction():
             if not db.rows("SELECT name FROM terms"):
-                write_terms(db, terms)
+                write_terms(db, terms, **({SHARED: shared} if shared else {}))
                 move(db, first(db.rows))
             found = whole(db.each, before)
             if counted is not None and replay(db.each, counted.count) != counted:
                 raise DataError(_behind(path, counter, counted, found))
+            stored = dict(db.rows("SELECT name, value FROM terms"))
+            if shared is not None and (made := stored.get(SHARED, "")) != shared:
+                raise ConfigError(_uncounted(path, made, shared))
             require_terms(
-                dict(db.rows("SELECT name, value FROM terms")),
+                stored,
                 terms,
                 "Expected {name} = {made}, with which this ledger was made, got {asked}. Use the old value, "
                 "or a new ledger for the new terms.",
@@ -155,6 +168,18 @@ def connect(where: Path | str | Database | None, terms: Terms, counter: Path | N
         db.close()
         raise
     return db
+
+
+def _uncounted(path: Path | str, made: str, asked: str) -> str:
+    if not made:
+        return (
+            f"{path}: expected a new ledger with `shared`, got one that was made without: the shared ledger "
+            "does not count its releases. Name another `ledger`, or leave `shared` out."
+        )
+    return (
+        f"{path}: expected the shared ledger that counts this ledger, got {'another' if asked else 'none'}: "
+        "it would not hear of further releases. Pass its file as `shared`, or name another `ledger`."
+    )
 
 
 def _behind(path: Path | str, counter: Path | None, counted: Head, found: Head) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, inf
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from securefl.accounting.store import Terms, require_delta
 from securefl.algorithm.queries import ValueSpec, Weighing
+from securefl.core.arguments import checked
 from securefl.core.cohort import colluding, dropping, exact, guess_error, share_within
 from securefl.core.errors import ConfigError
 from securefl.core.formats import prefix
@@ -46,6 +47,7 @@ _MOST_DRAWS: Final = 2**20
 """More draws than any selection makes. With more, the weight of one draw could round to 0 on a grid."""
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Every parameter that a privacy guarantee depends on. Its digest names the session.
@@ -126,8 +128,8 @@ class Plan:
             The client's ledger refuses more noised releases.
 
     Raises:
-        ConfigError: a parameter is out of range, or hidden sums lack a bound that each client checks, or
-            would let one client's value stand out.
+        ConfigError: a parameter is of another type or out of range, or hidden sums lack a bound that each
+            client checks, or would let one client's value stand out.
     """
 
     sum: str = CLEAR
@@ -178,12 +180,9 @@ class Plan:
                 f"Expected dropout from 0 to below 1 and corrupt from 0 to 1, shares of a cohort, got "
                 f"{self.dropout} and {self.corrupt}."
             )
-        if not isinstance(self.noise, str) or not 0 <= self.noise_multiplier < inf:
-            raise ConfigError(
-                f"Expected noise as a word and a finite noise_multiplier >= 0, got {self.noise!r} and "
-                f"{self.noise_multiplier}."
-            )
-        if not isinstance(self.sampling_rate, float | int) or self.sampling_rate not in RATES:
+        if not 0 <= self.noise_multiplier < inf:
+            raise ConfigError(f"Expected a finite noise_multiplier >= 0, got {self.noise_multiplier}.")
+        if self.sampling_rate not in RATES:
             raise ConfigError(
                 f"Expected sampling_rate in {RATES}, got {self.sampling_rate!r}. {RATES.remedy}"
             )
@@ -202,19 +201,13 @@ class Plan:
 
     def _check_weights(self) -> None:
         """Refuse values without a meaning, whether sums are hidden or not."""
-        kinds = get_args(Weighing)
-        if not isinstance(self.weights, Mapping) or any(
-            not isinstance(name, str) or how not in kinds for name, how in self.weights.items()
-        ):
-            raise ConfigError(
-                f'Expected weights such as {{"update": "draws"}}, with "equal", "draws" or "counts", got '
-                f"{self.weights!r}."
-            )
-        for word in (*_SIZES, "draws", "min_num_examples", "max_num_examples"):
+        words = (*_SIZES, "draws", "min_num_examples", "max_num_examples", "max_rounds", "max_retries")
+        for word in words:
             value, most = getattr(self, word), _MOST_DRAWS if word == "draws" else 2**31
+            least = 0 if word == "max_retries" else 1
             # Only Python's own int: another type would change the digest of an equal plan.
-            if value is not None and not (type(value) is int and 1 <= value <= most):
-                raise ConfigError(f"Expected {word} as a whole number from 1 to {most}, got {value!r}.")
+            if value is not None and not (type(value) is int and least <= value <= most):
+                raise ConfigError(f"Expected {word} as a whole number from {least} to {most}, got {value!r}.")
         ordered = {
             "min_cohort_size <= max_cohort_size": (self.min_cohort_size or 1, self.max_cohort_size or 2**31),
             "min_num_examples <= max_num_examples": (self.min_num_examples, self.max_num_examples),
@@ -224,7 +217,7 @@ class Plan:
             if not 1 <= least <= largest <= 2**31:
                 raise ConfigError(f"Expected 1 <= {words} <= 2^31, got {least} and {largest}.")
         share = self.max_client_weight
-        if share is not None and not (isinstance(share, float | int) and 0 < share < 1):
+        if share is not None and not 0 < share < 1:
             raise ConfigError(
                 f"Expected 0 < max_client_weight < 1, got {share!r}: with 1 a sum may reveal one "
                 "client's value, with 0 no sum opens. Take 0.5 or less."

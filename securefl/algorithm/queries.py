@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from securefl.core.arguments import checked
 from securefl.core.errors import LocalProtocolError
 from securefl.core.grid import Grid
 from securefl.core.linear import LinearQuery
@@ -96,6 +97,7 @@ class Schedule:
         return self.asked(rounds) if self.max_releases == "schedule" else self.max_releases
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class ValueSpec:
     """The spec of one value that clients send: its name, its reduction, and what bounds it.
@@ -131,6 +133,9 @@ class ValueSpec:
             sum has the difference of two rounds. "unknown": it gets the state, and its code may keep more
             elsewhere. A hidden sum without noise holds none of these three against a server that lies, and
             "repeated" against no server (`mechanisms.agreed`).
+        follows: whether it counts on another release of its client, which has a draw of its own: then
+            `Plan.sampling_rate` is refused. Every value that reads state as "bound" or "repeated" does. A
+            model of a study's own code changes `reads_state`, and not this.
         training: the DP cost of the private training that precedes the value in a round, per record added or
             removed. It is charged only if a model was broadcast, so not in an initial query.
         sensitivity: L2 sensitivity by (unit, adjacency), in the value's own unit. Unbounded for an absent
@@ -151,7 +156,7 @@ class ValueSpec:
     Raises:
         LocalProtocolError: a sum declares `max_releases`, a number that can be encrypted declares none, or a
             number per client is `packed`.
-        ConfigError: the name has characters that cannot be printed safely.
+        ConfigError: an argument of another type, or a name with characters that cannot be printed safely.
     """
 
     name: str
@@ -163,6 +168,7 @@ class ValueSpec:
     on_model: bool = True
     depends_on: Literal["records", "trained-state", "model"] = "records"
     reads_state: Literal["unknown", "none", "bound", "unbound", "repeated"] = "unknown"
+    follows: bool = False
     training: DpEvent | None = None
     sensitivity: Mapping[tuple[Unit, Adjacency], float] = field(default_factory=dict)
     bounded_by: Mapping[Unit, str] = field(default_factory=dict)
@@ -177,6 +183,7 @@ class ValueSpec:
 
     def __post_init__(self) -> None:
         require_legible(self.name, "the name of a value")
+        object.__setattr__(self, "follows", self.follows or self.reads_state in ("bound", "repeated"))
         if self.packed and self.reduction != "sum":
             raise LocalProtocolError(f"Expected a sum if `packed`, got {self.name!r}, one number a client.")
         most = self.schedule.max_releases
@@ -205,6 +212,7 @@ def undeclared(name: str) -> LocalProtocolError:
     )
 
 
+@checked
 @dataclass(frozen=True)
 class Sum:
     """A query for the weighted sum over the cohort of a vector of `size` values.
@@ -213,11 +221,17 @@ class Sum:
         >>> Sum(ValueSpec(name="step", reduction="sum", reveals="a step"), 3).size
         3
 
-    Raises nothing.
+    Raises:
+        ConfigError: an argument of another type.
+        LocalProtocolError: a `size` below 0.
     """
 
     spec: ValueSpec
     size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise LocalProtocolError(f"Expected a sum of at least 0 values, got {self.size}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,7 +389,7 @@ class ByDraws:
     the others to 1e-12 would read one client's value off the sum.
 
     Raises:
-        LocalProtocolError: no draws, or fewer than one of a client.
+        LocalProtocolError: no draws, fewer than one of a client, or 2^32 or more of all.
     """
 
     draws: Mapping[int, int]
@@ -383,6 +397,8 @@ class ByDraws:
     def __post_init__(self) -> None:
         if not self.draws or min(self.draws.values()) < 1:
             raise LocalProtocolError(f"Expected at least one draw of each client, got {dict(self.draws)}.")
+        if (whole := sum(self.draws.values())) >= 2**32:
+            raise LocalProtocolError(f"Expected fewer than 2^32 draws in all, got {whole}. Draw fewer.")
 
     def whole_weight(self, clients: Sequence[int], spec: ValueSpec) -> float:
         """The sum of the weights of these clients: each one's draws over all draws, K.

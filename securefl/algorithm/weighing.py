@@ -1,4 +1,4 @@
-"""Checks of a hidden sum's order: the cohort and the weights that a party's own plan allows.
+"""Checks of a sum's order: the cohort and the weights that a party's own plan allows.
 
 A server that chooses weights freely can read one client's value off a sum: it sets that client's weight to
 2^40 and the others' to 1, which the grid rounds away. So every client, and the key holder of a sum that has
@@ -83,17 +83,9 @@ def require_allowed(plan: Plan, sums: Sequence[ValueSpec], weights: Weights) -> 
         ConfigError: the plan does not allow the cohort, the weights or n, or a weight is too small for a
             grid.
     """
-    counted = False
-    for spec in sums:
-        said = plan.weights.get(spec.name, "equal")
-        if weights.kind != spec.weighs or weights.kind not in (said, "equal"):
-            raise ConfigError(
-                f"Expected an order that weighs {spec.name!r} {_WORDS[spec.weighs]}, as its spec declares, "
-                f"under a plan that weighs it {_WORDS[said]}, got one that weighs it "
-                f"{_WORDS[weights.kind]}."
-            )
-        # A value may contain its client's count, such as an app's update: the order then weighs equally.
-        counted |= said == "counts"
+    require_weighed(plan, sums, weights)
+    # A value may contain its client's count, such as an app's update: the order then weighs equally.
+    counted = any(plan.weights.get(spec.name) == "counts" for spec in sums)
     _require_weights(plan, weights, counted=counted, told=any(plan.tells(spec) for spec in sums))
     least, largest = min(weights.draws), max(weights.draws)
     for spec in sums:
@@ -103,6 +95,21 @@ def require_allowed(plan: Plan, sums: Sequence[ValueSpec], weights: Weights) -> 
             case "counts":
                 low, _ = plan.counts
                 _require_kept(spec, low / max(weights.records, low))
+
+
+def require_weighed(plan: Plan, sums: Sequence[ValueSpec], weights: Weights) -> None:
+    """Raises ConfigError unless the order weighs these sums as their specs and the plan do, hidden or not.
+
+    A charge holds for the declared weights alone. By counts, one record also changes the value's weight.
+    """
+    for spec in sums:
+        said = plan.weights.get(spec.name, "equal")
+        if weights.kind != spec.weighs or weights.kind not in (said, "equal"):
+            raise ConfigError(
+                f"Expected an order that weighs {spec.name!r} {_WORDS[spec.weighs]}, as its spec declares, "
+                f"under a plan that weighs it {_WORDS[said]}, got one that weighs it "
+                f"{_WORDS[weights.kind]}."
+            )
 
 
 def require_batches(plan: Plan, members: Sequence[int], draws: Sequence[int]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, wraps
 from inspect import signature
 from numbers import Integral, Real
 from types import NoneType, SimpleNamespace, UnionType
@@ -39,7 +39,7 @@ def numbers(name: str, values: Any) -> NDArray[np.float64]:
 def checked(of: F) -> F:
     """Refuse arguments of other types than a function or a dataclass states, by ConfigError with their names.
 
-    A default fits always. What a generic type holds is checked of sequences alone.
+    A default fits always. What a sequence, a tuple or a mapping holds is checked too.
     """
     if isinstance(of, type):
         of.__init__ = checked(of.__init__)  # type: ignore[misc]
@@ -54,20 +54,35 @@ def checked(of: F) -> F:
                 continue
             hint = _hint(stated.annotation, of, value)
             if not _fits(value, hint):
-                words = ", ".join(get_args(hint)) if get_origin(hint) is Literal else stated.annotation
+                words = ", ".join(_words(hint))
+                if get_origin(hint) is not Literal:
+                    words = f"{stated.annotation}, of {words}" if words else stated.annotation
                 # the mistake that is made most: the holder of a secret in place of its public keys
-                public = " Pass its `public`." if _fits(getattr(value, "public", None), hint) else ""
+                mate = getattr(value, "public", None)
+                public = " Pass its `public`." if mate is not None and _fits(mate, hint) else ""
                 raise ConfigError(f"Expected `{name}` as {words}, got {reprlib.repr(value)}.{public}")
         return of(*given, **named)
 
     return cast(F, call)
 
 
+def _words(hint: Any) -> Iterator[str]:
+    """The words that a type, or what it holds, may be."""
+    for part in get_args(hint):
+        yield from (part,) if get_origin(hint) is Literal else _words(part)
+
+
+@cache  # specs are made by the thousand
+def _stated(annotation: str, of: Any) -> Any:
+    return get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), of.__globals__)["it"]
+
+
 def _hint(annotation: str, of: Any, value: object) -> Any:
     try:
-        return get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), of.__globals__)["it"]
+        return _stated(annotation, of)
     except NameError:  # a type that only a type checker imports: its name decides
-        return type(value) if type(value).__name__ in annotation.split(" | ") else NoneType
+        names = {kind.__name__ for kind in type(value).__mro__}
+        return type(value) if names & {*annotation.split(" | ")} else NoneType
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -76,9 +91,16 @@ def _fits(value: object, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return isinstance(value, str) and value in get_args(hint)
     if get_origin(hint) is Mapping:
-        return isinstance(value, Mapping)
+        key, held = get_args(hint)
+        return isinstance(value, Mapping) and all(_fits(a, key) and _fits(b, held) for a, b in value.items())
     if get_origin(hint) is Sequence:
         return isinstance(value, Sequence) and all(_fits(one, *get_args(hint)) for one in value)
+    if get_origin(hint) is tuple:
+        *kinds, last = get_args(hint)
+        if last is ...:
+            return isinstance(value, tuple) and all(_fits(one, *kinds) for one in value)
+        pair = isinstance(value, tuple | list) and len(value) == len(kinds) + 1
+        return pair and all(map(_fits, value, (*kinds, last)))
     if hint in (int, float):
         return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
-    return not isinstance(hint, type) or isinstance(value, hint)
+    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)

@@ -18,6 +18,7 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -87,7 +88,8 @@ class SecureAggregator:
         seed: of the stream in the client's context. Noise, masks and keys come from the operating system.
         shared: the file of a ledger that all runs over the same records share (`[privacy] ledger` of a
             study). Before the first query, all releases that the plan allows are reserved there, once for
-            `ledger`, however often that file is opened. The plan needs a budget, which then holds over all
+            `ledger`, however often that file is opened. From then on `ledger` opens with this file alone, and
+            one with earlier releases is refused. The plan needs a budget, which then holds over all
             runs together.
         people: all records that the shared ledger counts, if they are more than `records`, such as a test
             part that a study draws from them. With unit "client", all records of each client.
@@ -103,8 +105,8 @@ class SecureAggregator:
     Raises:
         ConfigError: an argument of another type; the plan can never release a value, no cohort could open a
             sum of it, two values have one name, or two ids look alike; then no ledger is opened. Also if a
-            ledger has other terms or an id that looks like one of these, or the shared ledger has other
-            records.
+            ledger has other terms or an id that looks like one of these, or is counted by another shared
+            ledger, or the shared ledger has other records.
         DataError: the ledger is damaged, or of other holders.
         BudgetExceeded: the shared ledger's budget does not bear the plan.
     """
@@ -155,15 +157,27 @@ class SecureAggregator:
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
         self._asked, self._maker = 0, (os.getpid(), get_ident())
         self.log = Log()
-        allotted = None if shared is None else allotment(plan, [function.spec for function in functions])
-        self.ledger = NamedLedger(ledger, plan.terms(), allotted=allotted)
-        try:
-            self.ledger.admit(holders)
-            if shared is not None and allotted is not None:
-                self._reserve(shared, plan, allotted, people or records)
-        except BaseException:
-            self.ledger.close()
-            raise
+        with ExitStack() as stack:
+            together, allotted = None, None
+            if shared is not None:
+                whole = people or records
+                # Of clients epsilons of several runs add up only if each has the same records in all of them.
+                clientwise = plan.unit == "client"
+                digest = (
+                    digest_of_clients([own] for own in whole) if clientwise else digest_of_records(whole)
+                )
+                together = stack.enter_context(SharedLedger(shared, shared_terms(plan.terms()), digest))
+                allotted = allotment(plan, [function.spec for function in functions])
+            identity = "" if together is None else together.identity
+            self.ledger = NamedLedger(ledger, plan.terms(), allotted=allotted, shared=identity)
+            try:
+                self.ledger.admit(holders)
+                if together is not None and allotted is not None:
+                    own = Allotment(run=self.ledger.identity, what="an aggregator", charges=allotted)
+                    together.reserve([own])
+            except BaseException:
+                self.ledger.close()
+                raise
         self._journal = Journal()
         self._engine = simulated(
             plan,
@@ -175,16 +189,6 @@ class SecureAggregator:
             journal=self._journal,
             holder_of=holders.__getitem__,
         )
-
-    def _reserve(
-        self, shared: Path | str, plan: Plan, charges: Mapping[str, int], people: Sequence[Records]
-    ) -> None:
-        own = Allotment(run=self.ledger.identity, what="an aggregator", charges=charges)
-        # Of clients the epsilons of several runs add up only if each has the same records in all of them.
-        clients = plan.unit == "client"
-        digest = digest_of_clients([own] for own in people) if clients else digest_of_records(people)
-        with SharedLedger(shared, shared_terms(plan.terms()), digest) as together:
-            together.reserve([own])
 
     def _require_own_thread(self) -> None:
         # SQLite's files are of the thread that opened them, and its own error would come in mid-query. Forks

@@ -19,7 +19,7 @@ import numpy as np
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, PerClient, ValueSpec
-from securefl.algorithm.weighing import Weights, require_allowed, require_batches
+from securefl.algorithm.weighing import Weights, require_allowed, require_batches, require_weighed
 from securefl.core.agreement import Directory
 from securefl.core.errors import ConfigError, CryptoError, LocalProtocolError
 from securefl.core.messages import Order, client_name, task
@@ -198,13 +198,15 @@ class ServerParty(RecordedParty):
         if query.sums and len(query.cohort) < enough:  # asking would spend budgets, and no sum could open
             self.log.report(SERVER, f"{len(query.cohort)} clients are left, a sum needs {enough}.")
             return no_answers(query)
-        if self._sums is not None and query.sums:
+        if query.sums:
             # An order that breaks the plan is refused by every client, so the per-client numbers in it would
             # be lost too.
             try:
                 weights = Weights.of(order_of(query), cohort_of(query))
-                require_allowed(self._plan, [wanted.spec for wanted in query.sums], weights)
-                require_batches(self._plan, query.cohort, weights.draws)
+                require_weighed(self._plan, [wanted.spec for wanted in query.sums], weights)
+                if self._sums is not None:
+                    require_allowed(self._plan, [wanted.spec for wanted in query.sums], weights)
+                    require_batches(self._plan, query.cohort, weights.draws)
             except ConfigError as error:
                 self.log.report(SERVER, str(error))
                 return no_answers(query)

@@ -97,12 +97,14 @@ class Protection:
         """The charge of the value alone. `charge` adds that of the training before it."""
         plan, spec = self.plan, self.spec
         mechanism = self.mechanism
-        # A declared sensitivity of 0: no neighbour changes the value, such as a count under replace-one.
-        if spec.sensitivity.get((plan.unit, plan.adjacency)) == 0:
-            return NO_COST
-        if spec.depends_on == "model" and self._accounted:
+        if self._free and not self._weighed_by_records:
             return NO_COST
         if mechanism.noised and not self._voided:
+            if plan.noise in OURS and not plan.noise_multiplier:
+                raise ConfigError(
+                    f"Expected a `noise_multiplier` above 0 under noise = {plan.noise!r}, got 0. State one, "
+                    "or leave `noise` out."
+                )
             mechanism.check()
             self._require_one_draw()
             if (charge := mechanism.charge()) is not None:
@@ -125,7 +127,7 @@ class Protection:
     def _require_one_draw(self) -> None:
         """Raises ConfigError where a draw per release leaves a sum that the server's mean does not expect."""
         spec, rate = self.spec, self.sampling_rate
-        if spec.reads_state in ("bound", "repeated"):
+        if spec.follows:
             why = "reads what a client keeps of another release, which has a draw of its own"
         elif spec.schedule.once:
             why = "is asked for once, so a client that is not drawn then never counts"
@@ -212,7 +214,15 @@ class Protection:
         """Whether one record changes the value's weight: a declared distance holds for one fixed weight."""
         plan, spec = self.plan, self.spec
         by_counts = spec.weighs == "counts" and plan.weights.get(spec.name) == "counts"
-        return by_counts and plan.public_num_examples is None and plan.adjacency == "add-remove"
+        private = plan.public_num_examples is None and plan.adjacency == "add-remove"
+        return plan.unit == "record" and by_counts and private
+
+    @property
+    def _free(self) -> bool:
+        """Whether the value itself tells nothing that is not charged: its weight may."""
+        # A declared sensitivity of 0: no neighbour changes the value, such as a count under replace-one.
+        unchanged = self.spec.sensitivity.get((self.plan.unit, self.plan.adjacency)) == 0
+        return unchanged or (self.spec.depends_on == "model" and self._accounted)
 
     @property
     def _unaccounted(self) -> bool:
@@ -228,15 +238,15 @@ class Protection:
                 f"The private training before {spec.name!r} is accounted for adding or removing one record, "
                 f"not for one {plan.unit} under {plan.adjacency}"
             )
-        if not plan.noisy:
-            return bare
-        if not self.noised:
-            return f"{bare}: one {plan.unit} moves it without bound ({plan.adjacency})"
-        if plan.unit == "record" and self._weighed_by_records:
+        if self._weighed_by_records and (self.noised or self._free):
             return (
                 f"{spec.name!r} is weighted by the client's number of records, which one record changes "
                 "beside the value: state a `public_num_examples`, or weigh equally"
             )
+        if not plan.noisy:
+            return bare
+        if not self.noised:
+            return f"{bare}: one {plan.unit} moves it without bound ({plan.adjacency})"
         if self._voided:
             return (
                 f"No noise bounds what {spec.name!r} reveals of a record: it reads state that was trained on "

@@ -29,7 +29,8 @@ def with_noise(
     None if correlated noise of this round was drawn for another total: with the same noise, the two totals
     would tell their difference, and with other noise they would be two releases.
     """
-    if not answers.totals:  # nothing was opened
+    # Nothing was opened, or in the clear zeros of nobody: they would bind the round's row of noise.
+    if not answers.survivors:
         return answers
     totals = dict(answers.totals)
     for wanted in ask.sums:

@@ -11,7 +11,7 @@ from typing import Any
 
 from securefl.algorithm.plan import CLEAR, Plan
 from securefl.algorithm.queries import ValueSpec
-from securefl.algorithm.weighing import Weights, require_allowed, require_batches
+from securefl.algorithm.weighing import Weights, require_allowed, require_batches, require_weighed
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.hiding import Conceal, ConcealVector
 from securefl.core.machine import Expects, Need, Outgoing, Step
@@ -188,6 +188,11 @@ class Client:
         fits = own == 1 and order.most == 0 if not order.whole else own <= order.most <= order.whole
         _require_fitting(order, fits, (own,))
         summed = [name for name in order.wants if self.contributions[name].reduction == "sum"]
+        try:
+            weights = Weights((own,), order.whole, order.records)
+            require_weighed(self.plan, [self.contributions[name] for name in summed], weights)
+        except ConfigError as error:
+            raise _refusal(str(error)) from None
         if order.wants[: len(summed)] != tuple(summed) or len(order.lengths) != len(summed):
             raise _refusal(
                 f"Expected sums first, each with its length, got {order.wants} and {order.lengths}."

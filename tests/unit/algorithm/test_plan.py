@@ -114,3 +114,21 @@ def test_a_plan_in_which_one_client_stands_out_is_refused(words: dict[str, Any])
     with pytest.raises(ConfigError):
         replace(PLAN, **{**words, **({"min_honest": 15} if "min_honest" in words else {})})
     replace(PLAN, min_honest=14)
+
+
+@every(
+    "wrong",
+    [
+        *({name: "x"} for name in ("delta", "budget", "noise_multiplier", "dropout", "sampling_rate")),
+        *({name: None} for name in ("delta", "max_rounds", "noise_multiplier", "adversaries", "non_private")),
+        *({"non_private": "profiles"}, {"adversaries": "server"}, {"adversaries": [SERVER]}),
+        *({"max_releases": ["step"]}, {"max_releases": {"step": 1.5}}, {"weights": {"step": "count"}}),
+        *({"secagg": "Active"}, {"scores": "none"}, {"unit": "people"}, {"adjacency": "add"}),
+        *({"max_retries": -1}, {"max_rounds": 1.5}, {"max_rounds": 0}),
+    ],
+)
+def test_a_misspelt_word_or_another_kind_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    """A word that no check reads fails open: non_private = "profiles" let "profile" leave without noise."""
+    [name] = wrong
+    with pytest.raises(ConfigError, match=f"Expected `?{name}`? as"):
+        replace(PLAN, **wrong)

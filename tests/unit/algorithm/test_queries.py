@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from support.every import every
 
+from securefl.accounting.events import steps_event
 from securefl.algorithm.clients import Population
 from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Schedule, Sum, ValueSpec
-from securefl.core.errors import LocalProtocolError
+from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.linear import LinearBounds, LinearQuery
 
 STEP = ValueSpec(name="step", reduction="sum", reveals="a step")
@@ -77,3 +78,32 @@ def test_the_retired_are_never_drawn() -> None:
     given = np.zeros(4)
     assert people.among(given).tolist() == [0.0, -np.inf, -np.inf, 0.0]
     assert not given.any(), "the caller's array stays as it is"
+
+
+@every(
+    "wrong",
+    [
+        *(
+            {"depends_on": "trained_state"},
+            {"reads_state": "unbounded"},
+            {"form": "maps"},
+            {"weighs": "count"},
+        ),
+        *({"reduction": "mean"}, {"grid": None}, {"cohort": 2.5}, {"training": 0.5}, {"sensitivity": None}),
+        *({"sensitivity": {("record", "add-remove"): "1"}}, {"sensitivity": {"record": 1.0}}),
+    ],
+)
+def test_a_misspelt_word_of_a_spec_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    """Trained state that was spelt with an underscore was charged as if one record could not move it."""
+    [name] = wrong
+    with pytest.raises(ConfigError, match=f"Expected `{name}` as"):
+        replace(STEP, **wrong)
+    assert replace(STEP, depends_on="model", training=steps_event(0.1, 1.0, 5)).training is not None
+
+
+def test_a_sum_has_a_length_and_draws_a_bound() -> None:
+    for size in (-1, 2.0):
+        with pytest.raises((ConfigError, LocalProtocolError), match="Expected"):
+            Sum(STEP, size)  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError, match=r"fewer than 2\^32 draws"):
+        ByDraws({0: 2**70, 2: 1})

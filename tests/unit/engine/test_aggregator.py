@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from math import inf, isinf
@@ -16,18 +17,30 @@ import torch
 from numpy.typing import NDArray
 from support.every import every
 from support.hidden_plans import hidden
+from support.tiny_orders import order
 
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.shared import runs_of
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ByCount, CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
-from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError
+from securefl.algorithm.queries import (
+    ByCount,
+    ByDraws,
+    CohortQuery,
+    PerClient,
+    Schedule,
+    Sum,
+    Value,
+    ValueSpec,
+)
+from securefl.core.errors import BudgetExceeded, ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.grid import Grid
+from securefl.core.release import SERVER
 from securefl.core.wire import Header
 from securefl.dp.calibration import sigma
 from securefl.dp.moments import MeanVariance
 from securefl.engine.aggregator import SecureAggregator
+from securefl.engine.exchange import MOST, Client
 from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 CLIENTS, LENGTH = 5, 12
@@ -325,15 +338,70 @@ def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path
     assert len(runs_of(shared).entries) == 1
 
 
+def test_the_attack_a_ledger_that_goes_on_without_the_shared_ledger_that_counts_it(tmp_path: Path) -> None:
+    """The run had spent 1.84, and the shared ledger said 0.43 and lent the rest to others."""
+    plan, spec = noised(2, 2.0)
+    plan = replace(plan, budget=4.5, max_rounds=2)
+
+    def made(own: str, shared: str | None) -> SecureAggregator:
+        gives, home = [ClientFunction(spec, summed)], tmp_path / own
+        at = shared and tmp_path / shared
+        return SecureAggregator(plan, gives, records(), ledger=home, shared=at)
+
+    with made("counted", "people") as first, made("own", None) as alone:
+        for one in (first, alone):
+            assert one.query(query(spec=spec)).survivors == EVERYBODY
+    for wrong in (None, "other people"):
+        with pytest.raises(ConfigError, match="expected the shared ledger that counts this ledger"):
+            made("counted", wrong)
+    with pytest.raises(ConfigError, match="a new ledger with `shared`, got one that was made without"):
+        made("own", "people")
+    assert len(runs_of(tmp_path / "people").entries) == 1
+    for own, shared in (("counted", "people"), ("own", None), ("anew", "people")):  # what the refusals say
+        with made(own, shared) as again:
+            assert again.query(query(spec=spec)).survivors == EVERYBODY
+
+
 def test_a_total_below_a_clients_count_gives_it_no_weight_above_one(tmp_path: Path) -> None:
     """The sensitivity of a sum assumes weights up to 1, whatever total the server states."""
-    plan = replace(OPEN, weights={"update": "counts"}, max_num_examples=16)
-    ask = replace(query(), weights=ByCount(3))
-    with opened(plan, tmp_path) as aggregator:
+    plan, spec = (
+        replace(OPEN, weights={"update": "counts"}, max_num_examples=16),
+        replace(UPDATE, weighs="counts"),
+    )
+    ask = replace(query(spec=spec), weights=ByCount(3))
+    with opened(plan, tmp_path, spec) as aggregator:
         answers = aggregator.query(ask)
     assert answers.survivors == EVERYBODY
     expected = sum(x.sum(0) for x, _ in records())
     assert np.abs(answers.totals["update"].value - expected).max() <= 5 * UPDATE.grid.step
+
+
+BY_COUNTS = replace(OPEN, weights={"update": "counts"}, max_num_examples=16)
+DRAWN = ByDraws(dict.fromkeys(EVERYBODY, 1))
+
+
+@every(
+    "plan, weighs, by", [(OPEN, "equal", ByCount(45)), (OPEN, "equal", DRAWN), (BY_COUNTS, "counts", None)]
+)
+def test_a_sum_in_the_clear_is_weighed_as_spec_and_plan_say_or_not_at_all(
+    plan: Plan, weighs: Any, by: Any, tmp_path: Path
+) -> None:
+    """By counts one record moves the weight beside the value: 1 was charged, and 2 - 1/n moved."""
+    spec = replace(UPDATE, weighs=weighs)
+    with opened(plan, tmp_path, spec) as aggregator:
+        answers = aggregator.query(replace(query(spec=spec), weights=by))
+        assert (answers.survivors, aggregator.ledger.worst("server")) == ((), 0.0)
+        assert "Expected an order that weighs 'update'" in aggregator.log.abstained[SERVER]
+
+
+@every("weights", [{"records": 20}, {"whole": 5, "most": 1}, {}])
+def test_the_attack_a_server_that_weighs_a_clear_sum_by_the_private_count(weights: dict[str, int]) -> None:
+    """A server that lies orders so, whatever its own copy of the plan says: the client itself refuses."""
+    client = Client(number=0, header=AT, plan=OPEN, contributions={"update": UPDATE}, most=MOST)
+    asked = order("update", draws=1, lengths=(LENGTH,), **weights)
+    said = pytest.raises(RemoteProtocolError, match="weighs 'update' equally") if weights else nullcontext()
+    with said:
+        client.receive(client.begin().state, SERVER, asked)
 
 
 def test_a_client_whose_ledger_has_another_version_of_a_value_sends_none(

@@ -14,7 +14,7 @@ from support.hidden_plans import hidden, lawless
 from support.noises import noised, own_sigma, reach, room
 
 from securefl.accounting.composition import compose
-from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge
+from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge, steps_event
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Schedule, ValueSpec
 from securefl.core.errors import ConfigError
@@ -531,3 +531,32 @@ def test_noise_on_a_value_whose_weight_moves_with_the_record_is_refused() -> Non
         Protection(plan, spec).charge()
     for remedy in ({"public_num_examples": 100}, {"weights": {}}, {"adjacency": "replace-one"}):
         assert isfinite(compose({Protection(replace(plan, **remedy), spec).charge().server: 1}, 1e-5))
+
+
+@every(
+    "free",
+    [
+        {"sensitivity": {("record", "add-remove"): 0.0}},
+        {"depends_on": "model", "training": steps_event(0.1, 1.0, 5)},
+    ],
+)
+def test_the_attack_a_weight_that_tells_a_private_count_beside_a_value_that_costs_nothing(free: Any) -> None:
+    """A constant 1 that is weighed by counts tells n_k / n exactly, and was charged an epsilon of 0."""
+    spec = ValueSpec(name="one", reduction="sum", reveals="", weighs="counts", **free)
+    words: dict[str, Any] = {"delta": 1e-5, "max_rounds": 1, "weights": {"one": "counts"}}
+    plan = Plan(**words, adjacency="add-remove")
+    with pytest.raises(ConfigError, match=r"by the client's number of records.*public_num_examples"):
+        Protection(plan, spec).charge()
+    assert Protection(replace(plan, non_private=("one",)), spec).charge() == NON_PRIVATE
+    for remedy in ({"public_num_examples": 100}, {"weights": {}}):
+        charge = Protection(replace(plan, **remedy), spec).charge()
+        assert charge.server == free.get("training", NO_COST.server)
+
+
+def test_noise_of_no_width_is_refused_by_its_key() -> None:
+    one = {("record", "add-remove"): 1.0}
+    spec = ValueSpec(name="step", reduction="sum", reveals="", sensitivity=one)
+    plan = Plan(noise="local", adjacency="add-remove", delta=1e-5, max_rounds=1)
+    with pytest.raises(ConfigError, match="`noise_multiplier` above 0"):
+        Protection(plan, spec).charge()
+    assert Protection(replace(plan, noise_multiplier=1.0), spec).charge().server == GaussianDpEvent(1.0)

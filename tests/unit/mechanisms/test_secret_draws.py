@@ -30,6 +30,7 @@ from securefl.mechanisms.charges import Protection, allotment, events_of
 from securefl.mechanisms.mechanism import Central
 from securefl.mechanisms.protecting import protect, takes_part
 from securefl.mechanisms.totals import with_noise
+from securefl.training.jobs import with_model
 
 Q, Z, ROUNDS = 0.25, 0.8, 12
 GRID = Grid(step=2.0**-10, bound=64.0)
@@ -247,7 +248,22 @@ def test_draws_that_amplify_nothing_are_refused(
     assert isinstance(remedied.mechanism, Central)
 
 
-@every("rate", [0.0, -0.1, 1.1, float("nan"), "0.5", 9e-4])
+@every("own_code", [False, True])
+@every("norms", [0, 2])
+@every("reads", ["bound", "repeated"])
+def test_code_of_a_study_does_not_switch_off_the_refusal_of_a_second_draw(
+    reads: Any, own_code: bool, norms: int
+) -> None:
+    """A loss of its own made running statistics pass: a mean of clients that two draws took was released."""
+    problem: Any = SimpleNamespace(initial_norms=np.zeros(norms), own_code=own_code)
+    spec = with_model(replace(SPEC, reads_state=reads), problem)
+    with pytest.raises(ConfigError, match=r"reads what a client keeps of another release.*`sampling_rate`"):
+        Protection(PLAN, spec).charge()
+    assert Protection(replace(PLAN, sampling_rate=1.0), spec).charge().others == GaussianDpEvent(Z)
+    assert Protection(PLAN, with_model(SPEC, problem)).charge() == OWN.charge()
+
+
+@every("rate", [0.0, -0.1, 1.1, float("nan"), 9e-4])
 def test_a_rate_that_no_study_may_have_is_refused(rate: Any) -> None:
     with pytest.raises(ConfigError, match=r"sampling_rate in \[0.001, 1\].* Take 0.01"):
         replace(PLAN, sampling_rate=rate)

@@ -59,6 +59,8 @@ def test_totals_that_were_not_opened_get_none() -> None:
     record: Any = SimpleNamespace(secret=None)
     answers = Answers(survivors=(), totals={}, per_client={})
     assert with_noise(PLAN, record, asked, answers, HERE) == answers
+    nobody = replace(answers, totals={OWN.name: Total(np.zeros(3), 0.0)})
+    assert with_noise(PLAN, record, asked, nobody, HERE) == nobody, "in the clear zeros of nobody are opened"
 
 
 def test_a_round_that_is_over_gets_no_total() -> None:

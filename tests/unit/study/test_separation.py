@@ -185,6 +185,8 @@ def test_more_rounds_between_contributions_need_less_noise() -> None:
         ("fedavg", 'aggregation = "partial"', ["update"]),
         ("cs_fl", "", []),
         ("adds", "", []),
+        ("feddrop", "", []),
+        ("fedavg_rp", "", []),
         ("fedadam", "learning_rate = 0.1", []),
         ("pfedme", "lamda = 5.0\nbeta = 0.5", ["update"]),
     ],
