@@ -117,7 +117,7 @@ def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[s
         watch.begun(cell, 0)
         error = None
         try:
-            share_key(out, cell.study, folder)
+            share_key(sweep, out, cell.study, folder)
             run_cell(cell.study, folder, partial(watch.round, 0), stop)
         except SecureFLError as found:
             error = failed[cell.name] = str(found)
