@@ -150,7 +150,7 @@ def rounds_against_epsilon(series: Sequence[Series]) -> Picture:
     """The picture of rounds to the target against the true epsilon."""
     figure, panels = panelled(series, "rounds to the target")
     place, _ = _epsilon_axis(panels, series, aside=0.25)
-    curves = [(own, own.points("rounds_to_target")) for own in series]
+    curves = [(own, own.points("first_round_at_target")) for own in series]
     means = [point.mean for _, points in curves for point in points]
     top = max([mean for mean in means if not isnan(mean)], default=1.0)
     for axes in panels.values():

@@ -109,8 +109,8 @@ def test_tables_have_every_row_and_key(swept: Sweep, tmp_path: Path) -> None:
     assert first["bytes_down"] == 1000
     assert first["epsilon_true"] == pytest.approx(0.9), "the key holder is trusted, the server is not"
     assert first["epsilon_key-holder"] == 99.0
-    assert pd.isna(first["rounds_to_target"])
-    assert summary["rounds_to_target"].iloc[-1] == 2, "0.2 + 0.03 + 0.08 passes 0.25"
+    assert pd.isna(first["first_round_at_target"])
+    assert summary["first_round_at_target"].iloc[-1] == 2, "0.2 + 0.03 + 0.08 passes 0.25"
     assert summary_of(swept, tmp_path / "none").empty
 
 
@@ -126,7 +126,7 @@ def test_json_has_the_summary_and_what_failed(swept: Sweep, tmp_path: Path) -> N
     assert found["page"] == str(tmp_path / "sweep.html")
     assert len(found["summary"]) == len(summary)
     first = found["summary"][0]
-    assert (first["rounds_to_target"], first["seed"], first["privacy.epsilon"]) == (None, 1, 1.0)
+    assert (first["first_round_at_target"], first["seed"], first["privacy.epsilon"]) == (None, 1, 1.0)
     assert found["summary"][-1]["epsilon_true"] == "inf"
     nothing = as_json(swept, tmp_path, facts_of(swept, tmp_path), summary.iloc[:0], {"a cell": "no memory"})
     assert (nothing["summary"], nothing["page"]) == ([], None)
@@ -184,8 +184,10 @@ def test_the_band_is_students() -> None:
 
 def test_a_seed_without_a_value_is_counted(swept: Sweep, tmp_path: Path) -> None:
     own = series_of(swept, filled(swept, tmp_path))[0]
-    lost = own.rows[own.rows["asked"] == 1.0].assign(rounds_to_target=pd.array([1, None, 3], dtype="Int64"))
-    (point,) = replace(own, rows=lost).points("rounds_to_target")
+    lost = own.rows[own.rows["asked"] == 1.0].assign(
+        first_round_at_target=pd.array([1, None, 3], dtype="Int64")
+    )
+    (point,) = replace(own, rows=lost).points("first_round_at_target")
     assert (point.mean, point.missing, point.values) == (2.0, 1, [1.0, 3.0])
 
 
