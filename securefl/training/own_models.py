@@ -26,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, SecureFLError
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.storage.own_code import CodePlace, importable, names_code
@@ -159,6 +159,8 @@ class OwnModel(Architecture):
         try:
             with nullcontext() if self.place is None else importable(self.place):
                 model = self.factory(*given, **named)
+        except SecureFLError:
+            raise
         # The factory is the study's own code: it can raise any exception, and call sys.exit as scripts do.
         except (Exception, SystemExit) as error:
             raise ConfigError(
