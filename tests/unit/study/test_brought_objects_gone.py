@@ -24,6 +24,8 @@ from securefl.study.session import reopen
 from securefl.sweep.cells import Sweep, parse_sweep, require_own
 from securefl.sweep.gathered import gather
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*learnt nothing, or stopped early:RuntimeWarning")
+
 
 class Net(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
