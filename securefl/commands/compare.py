@@ -28,9 +28,10 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
 
     A table has a row for each arm, and how it ended beside the arm of the same name in the first RUN, seed by
     seed. With six paired seeds or more there is a p of Wilcoxon's signed-rank test, corrected by Holm's rule;
-    with fewer it has no power, and a line says so. The page of -o has all curves in one picture.
-    The folders are only read. Runs that are tested on different records, or that measure another thing, are
-    refused. Where records are dealt to clients differently, seeds are not paired, and a line says so.
+    with fewer it has no power, and if a seed's model diverged nothing is tested; a line says so. The page of
+    -o has all curves in one picture. The folders are only read. Runs that are tested on different records, or
+    that measure another thing, are refused. Where records are dealt to clients differently, seeds are not
+    paired, and a line says so.
     On the machine of the runs, accuracies of personal models are shown too; they are not for publication.
     """
     from securefl.report.pages import require_page

@@ -32,7 +32,8 @@ def figure(folders: tuple[Path, ...], out: Path, width: str, style: Path | None,
     Each arm is a line of means over its seeds, with a 95 % band, or with a point for each seed if they are
     fewer than five. The ticks are the epsilons of the data. A RUN without noise is a line across. Epsilons
     per record and per client are side by side, and so are different data. Text is of 8 points at the width
-    of the page. The folders are only read.
+    of the page. The folders are only read. Runs of one source that are tested on different
+    records, or by another measure, are refused.
     """
     from securefl.report.paper import inches, require_picture, write_figure
     from securefl.storage.private_folder import NOTICE

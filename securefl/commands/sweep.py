@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 def find(study: str, trusted: Sequence[Path] = ()) -> Sweep:
     """Read a sweep by its path, or by the name of a packaged one. trusted: the paths of --trust-code."""
     from securefl.storage.own_code import CALLER
-    from securefl.study.config import origin_of
+    from securefl.study.config import Brought, brought_of, origin_of
     from securefl.sweep.cells import parse_sweep
 
     text = text_of(study)
     try:
-        home, namer, file = None, CALLER, Path(study)
+        home, namer, file, brought = None, CALLER, Path(study), Brought()
         if file.is_file():
-            home, namer = origin_of(file, trusted)
-        return replace(parse_sweep(text, home=home, namer=namer), file=study)
+            (home, namer), brought = origin_of(file, trusted), brought_of(file.parent)
+        return replace(parse_sweep(text, home=home, brought=brought, namer=namer), file=study)
     except ConfigError as error:
         raise beneath(f"{study}: ", error) from None
 

@@ -25,6 +25,7 @@ def table(folders: tuple[Path, ...], latex: bool, csv: bool, private: bool) -> N
     """Print the final accuracy of finished runs and sweeps: a row for each method, a column for each epsilon.
 
     An accuracy is the mean over the seeds; ± is its 95 % interval by Student's t. The folders are only read.
+    Runs of one source that are tested on different records, or by another measure, are refused.
     """
     from securefl.sweep import paper
     from securefl.sweep.gathered import gather

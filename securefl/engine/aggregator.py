@@ -163,9 +163,7 @@ class SecureAggregator:
                 whole = people or records
                 # Of clients epsilons of several runs add up only if each has the same records in all of them.
                 clientwise = plan.unit == "client"
-                digest = (
-                    digest_of_clients([own] for own in whole) if clientwise else digest_of_records(whole)
-                )
+                digest = digest_of_clients([own] for own in whole) if clientwise else digest_of_records(whole)
                 together = stack.enter_context(SharedLedger(shared, shared_terms(plan.terms()), digest))
                 allotted = allotment(plan, [function.spec for function in functions])
             identity = "" if together is None else together.identity

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from securefl.published.comparison import costs
 from securefl.published.table import Figure, Measure, Part, Table, tasks
 from securefl.report import style
-from securefl.report.plots import evaluated, lines, seeds_words
+from securefl.report.plots import carried_on, evaluated, lines, seeds_words
 from securefl.report.style import Look, blank, light_frame
 from securefl.report.tables import write_png
 from securefl.study.config import slug
@@ -113,7 +113,7 @@ def _draw(
     target = part.study.study.target
     first, ends, heights = list[float](), list[float](), [] if target is None else [target]
     names = {row.arm: row.label for row in part.rows}
-    own = metrics[metrics["arm"].isin(names)].sort_values(["seed", "round"])
+    own = carried_on(metrics[metrics["arm"].isin(names)]).sort_values(["seed", "round"])
     # Costs add up over all rounds, also over those in which no model was tested.
     spent = own["round"]
     if measure is not Measure.ROUNDS:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 SHARE = "accuracy (share, 0 to 1)"
 _WHOSE = {"global": "one global model", "personal": "personal models"}
 FLOOR = "one constant answer"
+_COSTS = ("bytes_up", "bytes_down", "megabytes", "seconds", "watt_hours", "wall_seconds")
 """The legend of the accuracy that a model has if it has learnt nothing from its inputs."""
 
 
@@ -178,7 +179,7 @@ def bytes_and_time(
     curves of personal ones are dashed, and the legend says so. A column floor is drawn as in `accuracy`.
     Raises DataError for missing columns or an empty frame.
     """
-    data = checked(metrics, ("arm", "round", "accuracy", "megabytes", "seconds"))
+    data = carried_on(checked(metrics, ("arm", "round", "accuracy", "megabytes", "seconds")))
     arms, parts = arms_of(data), _by_models(data)
     looks = looks or style.looks(arms)
     personal = {*arms_of(parts["personal"])} if len(parts) > 1 else set()
@@ -212,8 +213,28 @@ def _by_models(data: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(models): part for models, part in data.groupby("models", sort=True)}
 
 
+def carried_on(metrics: pd.DataFrame) -> pd.DataFrame:
+    """The rounds with those behind the end of a seed that ended early: its model stays, at no cost.
+
+    Without them a mean over seeds would go on with the others alone, which may be the better ones.
+    """
+    import pandas as pd  # late, as pages without a table need none
+
+    if not {"arm", "seed"} <= {*metrics.columns}:
+        return metrics
+    last = metrics.sort_values("round", kind="stable").drop_duplicates(["arm", "seed"], keep="last")
+    rounds = metrics[["arm", "round"]].drop_duplicates().rename(columns={"round": "later"})
+    behind = last.merge(rounds, on="arm").query("later > round")
+    if not len(behind):
+        return metrics
+    costs = {name: 0 for name in _COSTS if name in metrics.columns}
+    behind = behind.assign(round=behind["later"], **costs).drop(columns="later")
+    return pd.concat([metrics, behind], ignore_index=True)
+
+
 def evaluated(metrics: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the rounds in which every seed that played them was evaluated, arm by arm."""
+    """The rows of the rounds in which every seed was evaluated, arm by arm, `carried_on` behind its end."""
+    metrics = carried_on(metrics)
     # A seed that ended early was tested in a round that the others were not: it would stand for all of them.
     keys = [name for name in ("arm", "round") if name in metrics.columns]
     told = metrics["accuracy"].notna()

@@ -90,6 +90,12 @@ class OwnProtocol:
             return made.build(problem)
 
 
+def name_of(brought: Any) -> str:
+    """`module:name` of an object from Python, or of its class if it has no name itself."""
+    kind = brought if hasattr(brought, "__qualname__") else type(brought)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 def kind_of(protocol: Any, where: str, home: Path | None, namer: Namer, brought: Any) -> tuple[Any, Any]:
     """The name of an arm's protocol, and what its keys are read into.
 
@@ -105,8 +111,7 @@ def kind_of(protocol: Any, where: str, home: Path | None, namer: Namer, brought:
             f"{brought!r}. Write `protocol = {json.dumps(brought)}` in the arm."
         )
     if brought is not None:
-        kind = brought if hasattr(brought, "__qualname__") else type(brought)
-        protocol = f"{kind.__module__}:{kind.__qualname__}"
+        protocol = name_of(brought)
     if not isinstance(protocol, str):
         return protocol, None
     if not protocol:

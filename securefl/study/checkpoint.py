@@ -36,6 +36,7 @@ from securefl.storage.database import (
 )
 from securefl.storage.journal import Journal
 from securefl.storage.read_only import read
+from securefl.training.reached_code import UNKNOWN
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -138,6 +139,12 @@ class Checkpoint:
             return (
                 f"The {name} beside {self._db.path} is not the one that the run began with: it was lost or "
                 "replaced, and its account of releases with it. Restore it, or begin a new run elsewhere."
+            )
+        if now.startswith(UNKNOWN):
+            return (
+                f"Expected the {_OWN[name]} with which {self._db.path} began, got code that cannot be "
+                f"compared with it ({now.partition(': ')[2]}): the run would mix rounds of both. Choose "
+                "another folder."
             )
         if name in _OWN:
             return (

@@ -27,8 +27,13 @@ from securefl.storage.texts import show
 from securefl.study.finished import EPSILONS, Finished, finished_run
 from securefl.study.publication import PERSONAL
 
-_TESTED: Final = ("source", "target", "classes", "ignore", "columns", "test", "test_share", "test_clients")
-"""Keys of [data] that decide, with `features` and `network`, what the models are tested on."""
+_TESTED: Final = (
+    *("source", "target", "classes", "ignore", "columns", "test", "test_share", "test_clients"),
+    *("validation", "test_on", "features", "network"),
+)
+"""Keys of [data] that decide what the models are tested on."""
+_USUAL: Final = {"data.validation": 0.0, "data.test_on": "test", "measures.at": "averaged"}
+"""The values of such keys where a study does not say."""
 _HEAD = ("series", "models", "rounds", "accuracy", "MB up", "MB down", "epsilon", "beside the first run")
 
 
@@ -73,7 +78,7 @@ def compared(folders: Sequence[Path]) -> Comparison:
     names = [place.name for place in places]
     runs = [*map(finished_run, folders, names if len(set(names)) == len(names) else map(str, folders))]
     for one, other in combinations(runs, 2):
-        _require_same_tests(one, other)
+        require_same_tests(one, other)
     # A study's name is no setting. Values are compared as text: 1 and 1.0, or a list and its copy, are one.
     keys = dict.fromkeys(key for run in runs for key in run.config if key != "study.name")
     values = {key: [run.config.get(key) for run in runs] for key in keys}
@@ -102,15 +107,18 @@ def compared(folders: Sequence[Path]) -> Comparison:
     apart = f"the runs deal their records differently ({dealt})" if dealt else ""
     if not dealt and len({run.split for run in runs}) > 1:
         apart = "each run drew its test records with a key of its own"
-    notes = [*_notes(runs, series, apart), *_beside_the_first(series, ended.unstack("label"), apart)]
+    notes = [*_notes(runs, series, apart), *_beside_the_first(series, ended, apart)]
     metrics = rounds.assign(arm=rounds["label"])
     return Comparison(runs=runs, series=series, differences=differing, notes=notes, metrics=metrics)
 
 
-def _require_same_tests(one: Finished, other: Finished) -> None:
-    keys = [f"data.{word}" for word in (*_TESTED, "features", "network")]
+def require_same_tests(one: Finished, other: Finished) -> None:
+    """Raises ConfigError for two runs whose accuracies are not the same measure on the same records."""
+    keys = [f"data.{word}" for word in _TESTED]
     keys += [key for key in {**one.config, **other.config} if key.startswith("data.columns.")]
-    tested = [(key, one.config.get(key), other.config.get(key)) for key in keys]
+    # Of a personal model, `at` decides which one is tested.
+    keys += ["measures.at"] if one.personal and other.personal else []
+    tested = [(key, *(run.config.get(key, _USUAL.get(key)) for run in (one, other))) for key in keys]
     both = one.digests.keys() & other.digests.keys()
     tested += [(f"SHA-256 of {name}", one.digests[name], other.digests[name]) for name in both]
     for what, mine, theirs in (*tested, ("accuracy", one.measure.words, other.measure.words)):
@@ -123,26 +131,36 @@ def _require_same_tests(one: Finished, other: Finished) -> None:
 
 
 def _notes(runs: Sequence[Finished], series: pd.DataFrame, apart: str) -> list[str]:
-    own = [run for run in runs if run.config.get("data.source") not in NAMES]
-    unknown = " and ".join(run.name for run in own if not run.digests)
     seeds, several = {frozenset(run.metrics["seed"]) for run in runs}, series[["rounds", "models"]].nunique()
     limits = {
-        "Nobody checked that the runs have the same records: there is no digest of them in "
-        f"private/records.json of {unknown}.": unknown,
         f"One seed is not one world here, because {apart}: seeds are not paired.": apart,
         "The runs have different seeds: only seeds that both have are paired.": len(seeds) > 1,
         "The runs differ in rounds: final accuracies are after different work.": several["rounds"] > 1,
         "Global models are tested on the server's records, personal ones on records like their client's: the "
         "two do not compare.": several["models"] > 1,
     }
-    return [words for words, holds in limits.items() if holds]
+    return [*unchecked(runs), *(words for words, holds in limits.items() if holds)]
 
 
-def _beside_the_first(series: pd.DataFrame, ended: pd.DataFrame, apart: str) -> list[str]:
+def unchecked(runs: Sequence[Finished]) -> list[str]:
+    """A note on the runs over own records that no digest compares, if there are any."""
+    own = [run.name for run in runs if run.config.get("data.source") not in NAMES and not run.digests]
+    no_digest = "there is no digest of them in private/records.json of"
+    words = f"Nobody checked that the runs have the same records: {no_digest} {' and '.join(own)}."
+    return [words] if own and len(runs) > 1 else []
+
+
+def _diverged(ended: pd.Series[Any], *labels: str) -> int:
+    """The number of seeds of all these series under which one of them has no accuracy at the end."""
+    both = ended.unstack("label")[[*labels]][ended.notna().unstack("label")[[*labels]].notna().all(axis=1)]
+    return int(both.isna().any(axis=1).sum())
+
+
+def _beside_the_first(series: pd.DataFrame, ended: pd.Series[Any], apart: str) -> list[str]:
     """Add the columns of the difference from the first run to `series`. Returns why some are not tested.
 
     All tests that have power are made, and corrected by Holm's rule. The opponent of an arm has the same
-    name, or, like this one, is its run's only arm. ended: a row for each seed, a column for each label.
+    name, or, like this one, is its run's only arm. ended: the last accuracy by label and seed.
     apart: why the same seed is not the same world. Then nothing is tested.
     """
     arms = series.groupby("run")["arm"].transform("size")
@@ -151,21 +169,27 @@ def _beside_the_first(series: pd.DataFrame, ended: pd.DataFrame, apart: str) -> 
         alike = (first["arm"] == own["arm"]) | (arms[label] == len(first) == 1)
         for other in first.index[alike & (first["models"] == own["models"])]:
             others[label] = other
-    gaps = ended[[*others]] - ended[[*others.values()]].to_numpy()
+    table = ended.unstack("label")
+    gaps = table[[*others]] - table[[*others.values()]].to_numpy()
+    # Without the seeds that diverged, the others would speak for an arm that loses its model.
+    lost = {label: _diverged(ended, label, other) for label, other in others.items()}
     # The test leaves out seeds that ended level.
     unequal = gaps.fillna(0.0).round(9).ne(0.0).sum()
-    p, needed = adjusted({label: gaps[label].fillna(0.0) for label in others}) if not apart else ({}, 0)
+    tested = [] if apart else [label for label in others if not lost[label]]
+    p, needed = adjusted({label: gaps[label].dropna() for label in tested}) if tested else ({}, 0)
     series["of"] = "seeds of each" if apart else "paired seeds"
     series["other"] = pd.Series(others, dtype=object)
-    series["pairs"], series["points"] = gaps.count().astype(float), 100 * gaps.mean()
+    whole = gaps[[label for label in others if not lost[label]]]
+    series["pairs"], series["points"] = gaps.count().astype(float), 100 * whole.mean()
     series["p"] = pd.Series(p, dtype=float)
     if not others:
         return ["No arm has an opponent: no later run has an arm with a name of the first run."]
     whys = [
         apart
+        or (lost[label] and f"{counted(lost[label], 'seed')} of {label} and {others[label]} diverged")
         or f"{counted(gaps[label].count(), 'paired seed')}, of which {unequal[label]} "
         f"differ{'s' if unequal[label] == 1 else ''}, cannot give a p below {LEVEL} in "
-        f"{counted(len(others), 'test')}; run {needed} seeds or more in both"
+        f"{counted(len(tested), 'test')}; run {needed} seeds or more in both"
         for label in others
         if label not in p
     ]
@@ -200,6 +224,8 @@ def _gap(own: pd.Series[Any]) -> str:
     """How an arm ended beside its opponent in the first run, with the test's p if there is one."""
     if not own["pairs"] > 0:
         return "–" if pd.isna(own["pairs"]) else f"no seed with an accuracy here and in {own['other']}"
+    if pd.isna(own["points"]):
+        return f"not every seed has an accuracy here and in {own['other']}"
     gap = f"{own['points']:+.1f} points beside {own['other']}, {own['of']}: {own['pairs']:.0f}"
     return gap if pd.isna(own["p"]) else f"{gap}, p = {own['p']:.2g}"
 

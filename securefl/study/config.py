@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 from torch import nn
 
 from securefl.algorithm.clients import Contribution
-from securefl.core.errors import ConfigError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.ranges import Count, Fraction, Range, Ranged, refused
 from securefl.core.reading import Mistakes, beneath, convert, near
 from securefl.core.text_safety import require_legible
@@ -29,7 +29,7 @@ from securefl.storage.own_code import CALLER, Namer, names_code
 from securefl.storage.private_folder import PRIVATE
 from securefl.storage.processes import MOST_WORKERS
 from securefl.storage.texts import kept, read_text, toml
-from securefl.study.arm_options import ProtocolOptions, kind_of
+from securefl.study.arm_options import ProtocolOptions, kind_of, name_of
 from securefl.study.cost import PresetName
 from securefl.study.data_section import DataSection, require_source
 from securefl.study.privacy import DPSGDSection, PrivacySection, with_one_epsilon
@@ -42,6 +42,8 @@ from securefl.training.parallel import Forked
 from securefl.training.private_steps import DPSGD
 from securefl.training.run_jobs import one_by_one
 
+BROUGHT: Final = "brought.txt"
+"""The file of a run folder that names the objects which a caller in Python handed over."""
 HOME: Final = "home.txt"
 """The file of a run folder that names the folder of its study's own files and modules."""
 _LONGEST_NAME = 200
@@ -384,9 +386,11 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> Study:
 def of_folder(path: Path, trusted: Sequence[Path] = (), brought: Brought | None = None) -> Study:
     """The study that a folder of securefl keeps in this file. Raises ConfigError as `read` does.
 
-    trusted: the paths of --trust-code. brought: a caller's objects from Python (see `Study`).
+    trusted: the paths of --trust-code. brought: a caller's objects from Python (see `Study`), by default
+    those of `brought_of`.
     """
     text, (home, namer) = read_text(path), origin_of(path, trusted)
+    brought = brought_of(path.parent) if brought is None or brought == Brought() else brought
     with kept(path):
         return replace(parse(text, home=home, brought=brought, namer=namer), file=str(path))
 
@@ -607,6 +611,40 @@ def note_home(folder: Path, home: Path | None) -> None:
     noted, found = folder_at(folder) / HOME, f"{home.resolve()}\n{_made_in(folder)}"
     if not noted.is_file() or _planted(noted) or read_text(noted) != found:
         write(noted, found, secret=True)
+
+
+def note_brought(folder: Path, brought: Brought) -> None:
+    """Note in a run folder what the caller handed over in Python. Writes nothing if that is nothing."""
+    names = {key: name_of(value) for key, value in vars(brought).items() if value is not None}
+    if names and not (folder / BROUGHT).exists():
+        write(folder_at(folder) / BROUGHT, "".join(f"{key} {name}\n" for key, name in names.items()))
+
+
+def brought_of(folder: Path) -> Brought:
+    """The objects from Python of the study in a run folder, for readers, which call none of them.
+
+    If one is called, it raises ConfigError: the folder has its name alone.
+    Raises DataError for a damaged note.
+    """
+    if not (folder / BROUGHT).exists():
+        return Brought()
+    names = dict(line.partition(" ")[::2] for line in read_text(folder / BROUGHT).splitlines())
+    if unknown := names.keys() - vars(Brought()).keys():
+        raise DataError(f"{folder / BROUGHT}: expected data, model or protocol, got {sorted(unknown)!r:.80}.")
+    return Brought(**{key: _not_here(key, name, folder) for key, name in names.items()})
+
+
+def _not_here(key: str, name: str, folder: Path) -> Callable[..., Any]:
+    def absent(*_: Any, **__: Any) -> Any:
+        raise ConfigError(
+            f"Expected the `{key}` that was handed over in Python when {folder} began ({name}), got a "
+            "command without it. From Python, call securefl.run or run_sweep again with it and "
+            f"out={str(folder)!r}: that goes on, or writes the report again, and `.export` of its result "
+            "writes the model."
+        )
+
+    absent.__module__, _, absent.__qualname__ = name.partition(":")
+    return absent
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from securefl.report.accuracy import MEASURES, Measure
 from securefl.storage.inputs import content
 from securefl.storage.private_folder import PRIVATE, run_config
 from securefl.storage.texts import read_text, toml
+from securefl.study.publication import PERSONAL
 
 EPSILONS: Final = [f"epsilon_{party}" for party in PARTIES]
 _COLUMNS: Final = {"arm", "seed", "round", "accuracy", "bytes_up", "bytes_down", "models", *EPSILONS}
@@ -41,6 +42,11 @@ class Finished:
     summary: Mapping[str, Any]
     digests: Mapping[str, str]
     split: bytes
+
+    @property
+    def personal(self) -> bool:
+        """Whether accuracies of it are of personal models."""
+        return bool((self.metrics["models"] == PERSONAL).any())
 
     @property
     def measure(self) -> Measure:

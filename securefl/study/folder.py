@@ -26,7 +26,7 @@ from securefl.storage.files import folder_at, write
 from securefl.storage.folder_lock import require_idle
 from securefl.storage.private_folder import ARMS, CONFIG, RUN, note_format, require_format, run_config
 from securefl.storage.texts import read_text
-from securefl.study.config import Brought, Study, note_home, of_folder
+from securefl.study.config import Brought, Study, note_brought, note_home, of_folder
 from securefl.study.split_key import Keeper
 from securefl.training.devices import Gpu, Hardware, chosen
 
@@ -62,6 +62,7 @@ def claim(folder: Path, study: Study, keeper: Keeper | None = None) -> None:
     note_format(folder, RUN)
     config = folder / CONFIG
     note_home(folder, study.home)
+    note_brought(folder, study.brought)
     if keeper is not None:
         # Before the study's file: if a folder has a study and no key, its key is lost.
         keeper.keep(folder)

@@ -42,10 +42,11 @@ from securefl.training.devices import in_mode
 from securefl.training.exported import weights_of
 from securefl.training.losses import LOSS_OF, PROBES, DeclaredLoss, TrainingLoss, require_per_record
 from securefl.training.models import Architecture, ModelConfig
-from securefl.training.networks import Network, digest_of, made_by, named, source_of
+from securefl.training.networks import Network, digest_of, made_by, named
 from securefl.training.own_models import OwnModel, model_points, passed, puts_out_shares
 from securefl.training.private_layers import make_private
 from securefl.training.private_steps import DPSGD
+from securefl.training.reached_code import code_digest
 from securefl.training.vector import running_statistics
 
 BROUGHT = "what was handed over in Python"
@@ -480,14 +481,14 @@ def _require_statistics(study: Study, model: ModelConfig | OwnModel, train: Data
 
 def protocols(study: Study) -> Digests:
     """The marks of the arms' protocols that are a person's own."""
-    whole, words = hashlib.sha256(), dict[str, str]()
+    code, words = list[Any](), dict[str, str]()
     for arm in study.arms:
         if isinstance(own := arm.options, OwnProtocol):
             with placed(study, place_of(arm)):
                 place = own.place
-            whole.update(source_of(own.brought) if place is None else bytes.fromhex(place.sha256))
+            code.append(own.brought if place is None else place.sha256)
             words[f"code of the protocol of {arm.name}"] = str(place or f"{own.name}, {BROUGHT}")
-    return Digests(bound={"protocol_code": whole.hexdigest()}, words=words) if words else Digests()
+    return Digests(bound={"protocol_code": code_digest(*code)}, words=words) if words else Digests()
 
 
 def _require_private(
@@ -513,12 +514,16 @@ def _require_private(
 
 
 def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Digests:
-    digest = digest_of(model.build(train.shape, outputs, seed), sources=model.place is None)
+    module = model.build(train.shape, outputs, seed)
+    digest = digest_of(module)
     if (place := model.place) is not None:
         # The model's digest too: the model may depend on modules that the named file imports.
         bound = {"model_code": place.sha256, "model": digest}
         return Digests(bound=bound, words={"code of the model": str(place)})
-    return Digests(bound={"model": digest}, words={"model": f"{model.name} (SHA-256 {digest[:12]})"})
+    # A factory may look its classes up by a computed name.
+    kinds = sorted({type(part) for part in module.modules()}, key=lambda kind: kind.__qualname__)
+    bound = {"model_code": code_digest(model.factory, *kinds), "model": digest}
+    return Digests(bound=bound, words={"model": f"{model.name} (SHA-256 {digest[:12]})"})
 
 
 Told = Callable[[int, int], None]

@@ -32,7 +32,7 @@ MEASURED: Final = ("seconds", "watt_hours", "wall_seconds", "answered", "survivo
 """Columns of the metrics that depend on clients' numbers of records, on their answers or on the clock."""
 OF_CLIENTS: Final = ("at_clients", "worst_decile", "clients")
 """Columns of the measures that depend on clients' own records."""
-ACCURACIES: Final = ("accuracy", "loss", "floor", "final_accuracy", "best_accuracy", "rounds_to_target")
+ACCURACIES: Final = ("accuracy", "loss", "floor", "final_accuracy", "best_accuracy", "first_round_at_target")
 """Columns that are not for publication where models are personal."""
 OF_ARM: Final = (
     *("name", "protocol", "aggregation", "target", "megabytes_up", "megabytes_down", "epsilon", "sparse"),

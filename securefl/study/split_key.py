@@ -7,7 +7,8 @@ holder of the records knows the side of each record. The key is drawn once and k
 resumed run would train on records that it has tested on. All arms and seeds share one key. So a record that
 is in the server's test part under one seed is in it under all seeds.
 
-If no epsilon is claimed, the splits follow from the public seed, so a study can be repeated.
+If no epsilon is claimed, the splits follow from the public seed, so a study can be repeated. So they do in a
+sweep if none of its cells claims one.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Splits:
 class Keeper:
     """The source of a study's splits: a secret key, or the public seed.
 
-    key: the record holder's own. None if no epsilon is claimed, and for a study that is only inspected.
+    key: the record holder's own. None if no epsilon is claimed, except in a sweep that claims one elsewhere,
+        and for a study that is only inspected.
     dealt: whether parties on several machines each load and deal the records. All of them need the same test
         part, so it follows from the seed.
     """
@@ -65,9 +67,10 @@ class Keeper:
     dealt: bool = False
 
     def splits(self, study: Study, seed: int) -> Splits:
-        """The splits under a seed. They follow from the seed if no epsilon is claimed, else from the key."""
+        """The splits under a seed. They follow from the key if there is one, or else from the seed if no
+        epsilon is claimed."""
         public, version = Sides(seed), _VERSION if _by_content(study) else ""
-        if not study.claims:
+        if not study.claims and self.key is None:
             return Splits(test=public, holdout=public, choosing=Sides(0), bound=version)
         if self.key is not None:
             own, bound = Sides(self.key), fingerprint(self.key, _VERSION.encode(), b"").hex()
@@ -147,23 +150,23 @@ def of_run(study: Study, folder: Path, began: bool) -> Keeper:
     private = folder / PRIVATE
     if (private / DEALT).exists():
         return Keeper(dealt=True)
-    if not needed(study):
-        return Keeper()
-    return Keeper(key=read(private) if began or (private / NAME).exists() else fresh())
+    if (private / NAME).exists() or (began and needed(study)):
+        return Keeper(key=read(private))
+    return Keeper(key=fresh() if needed(study) else None)
 
 
 def share(out: Path, study: Study, folder: Path, begun: bool) -> None:
-    """Write the key of the sweep in `out`, which all its runs that need one share, into a new run's folder.
+    """Write the key of the sweep in `out`, if a study of it claims an epsilon, into a new run's folder.
 
-    If each run had its own key, one run would train on test records of another. The sweep's first run draws
-    it, also one that claims no epsilon: a later one may.
+    All its runs share it. If each had its own key, one would train on test records of another. A run without
+    noise has it too: else it would be tested on other records than the runs beside it.
     begun: whether a run of the sweep has begun. The sweep's key is then read, and no new one is drawn.
     Raises DataError if that key is lost.
     """
     own, shared = folder / PRIVATE, out / PRIVATE
     if not begun and not (shared / NAME).exists():
         write_new(private_folder(out), fresh())
-    if needed(study) and not (own / NAME).exists():
+    if _by_content(study) and not (own / NAME).exists():
         key = read(shared)
         folder_at(folder)
         write_new(private_folder(folder), key)

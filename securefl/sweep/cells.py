@@ -32,12 +32,25 @@ from securefl.dp.choice import Trials
 from securefl.mechanisms.registry import OURS
 from securefl.storage.files import folder_at, write
 from securefl.storage.own_code import CALLER, Namer
-from securefl.storage.private_folder import SWEEP, note_format, require_format
+from securefl.storage.private_folder import PRIVATE, SWEEP, note_format, private_folder, require_format
 from securefl.storage.texts import read_text, show, toml
-from securefl.study.config import Arm, ArmSection, Brought, Study, note_home, parse, place_of, slug
+from securefl.study.config import (
+    Arm,
+    ArmSection,
+    Brought,
+    Study,
+    note_brought,
+    note_home,
+    parse,
+    place_of,
+    slug,
+)
+from securefl.training.reached_code import code_digest
 
 CONFIG = "sweep.toml"
 _CELLS: Final = "cells"
+_CODE: Final = "code.txt"
+"""The file in a sweep's private folder with the digest of the code that its caller handed over in Python."""
 _LONGEST = 100
 """The longest name of a cell's folder, in characters. File systems allow 255 bytes."""
 EPSILON: Final = "privacy.epsilon"
@@ -209,6 +222,12 @@ def require_own(out: Path, sweep: Sweep) -> None:
             "choose another folder with --out (for more seeds too: `securefl table` joins the folders), or "
             f"resume that one with: securefl sweep {config} --out {out}"
         )
+    if (noted := out / PRIVATE / _CODE).exists() and read_text(noted) != _code(sweep):
+        raise ConfigError(
+            f"Expected the model and protocol from Python with which the sweep in {out} began, got others: "
+            "its finished cells, which are not run again, would be of other code. Call securefl.run_sweep "
+            "with those, or choose another `out`."
+        )
 
 
 def claim(out: Path, sweep: Sweep) -> None:
@@ -216,8 +235,18 @@ def claim(out: Path, sweep: Sweep) -> None:
     require_own(out, sweep)
     note_format(folder_at(out), SWEEP)
     note_home(out, sweep.own_folder)
+    note_brought(out, sweep.cells[0].study.brought)
     if not (out / CONFIG).exists():
+        if code := _code(sweep):
+            write(private_folder(out) / _CODE, code)
         write(out / CONFIG, sweep.text)
+
+
+def _code(sweep: Sweep) -> str:
+    """The line of `_CODE`; empty without code from Python."""
+    brought = sweep.cells[0].study.brought
+    code = [own for own in (brought.model, brought.protocol) if own is not None]
+    return f"{code_digest(*code)}\n" if code else ""
 
 
 def in_force(cell: Cell, key: str, arm: Arm) -> Any:

@@ -142,7 +142,7 @@ def choose(
         study = sweep.cells[place].study
         study = replace(study, runtime=study.runtime.here)
         home = _home(out, number)
-        share_key(out, study, home)
+        share_key(sweep, out, study, home)
         require_no_more(study, home)
         found, _ = run_study(study, home, lambda arm, seed, record: None, stop=stop, baselines=False)
         if found.summary[0].models == PERSONAL:
@@ -199,7 +199,7 @@ def _published(sweep: Sweep, out: Path, number: int, accounting: Choice) -> Path
         shutil.copytree(_home(out, number), folder, dirs_exist_ok=True)
         accounting.write(folder)
     note_home(folder, sweep.own_folder)
-    reopen(folder, run_code=True, trusted=sweep.namer.trusted)
+    reopen(folder, brought=sweep.cells[0].study.brought, run_code=True, trusted=sweep.namer.trusted)
     began = (out / CONFIG).stat().st_mtime_ns
     for path in (*folder.rglob("*"), folder, out):
         os.utime(path, ns=(began, began))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 
@@ -19,7 +19,8 @@ from securefl.core.errors import ConfigError
 from securefl.report.accuracy import Measure, joint
 from securefl.storage.private_folder import SWEEP, require_format
 from securefl.storage.texts import kept, read_text, toml
-from securefl.study.config import Study, origin_of
+from securefl.study.comparison import require_same_tests, unchecked
+from securefl.study.config import Study, brought_of, origin_of
 from securefl.study.finished import Finished, finished_run
 from securefl.study.folder import require_no_more, study_of
 from securefl.study.publication import public
@@ -58,7 +59,7 @@ def run_folders(folder: Path) -> tuple[list[Path], list[str]]:
         return [folder], []
     require_format(folder, SWEEP)
     with kept(config):
-        sweep = parse_sweep(read_text(config), home=origin_of(config)[0])
+        sweep = parse_sweep(read_text(config), home=origin_of(config)[0], brought=brought_of(folder))
     if sweep.choice is not None:
         raise ConfigError(
             f"Expected runs that may be published, got the sweep {folder}, of which one cell was chosen "
@@ -80,14 +81,21 @@ def gather(folders: Sequence[Path], *, private: bool = False) -> Gathered:
     """Gather finished runs and sweeps by their folders. The folders are only read.
 
     private: whether accuracies of personal models are read too, which are not for publication.
-    Raises ConfigError for a folder that is no finished run or sweep, for a run that is there twice, and where
-    no accuracy may be shown. Raises DataError for a damaged file.
+    Raises ConfigError for a folder that is no finished run or sweep, for a run that is there twice, for runs
+    of one source that are not tested on the same records (`require_same_tests`), and where no accuracy may
+    be shown. Raises DataError for a damaged file.
     """
     found = [run_folders(folder) for folder in folders]
     runs = [finished_run(home, str(home), private=private) for homes, _ in found for home in homes]
     for name, times in Counter(run.name for run in runs).items():
         if times > 1:
             raise _twice(name, name)
+    firsts = dict[tuple[Any, bool], Finished]()
+    for run in runs:
+        own = run.config.get(_APART[0])  # other sources have panels of their own
+        firsts.setdefault((own, run.personal), run)
+        for first in (first for (source, _), first in firsts.items() if source == own):
+            require_same_tests(first, run)
     cells = [Cell(overrides={}, name=run.name, folder=run.name, study=study_of(run.folder)) for run in runs]
     keys = list(dict.fromkeys([*_APART, *(key for cell in cells for key in _keys(cell.study))]))
     pooled = Sweep(name="", keys=tuple(keys), cells=tuple(cells), text="")
@@ -101,7 +109,13 @@ def gather(folders: Sequence[Path], *, private: bool = False) -> Gathered:
     named = {str(folder) for folder in folders}
     bare = {cell.folder for cell in cells if not cell.study.claims and cell.folder in named}
     plain = summary["cell"].isin(bare) & ~summary["epsilon_true"].map(isfinite)
-    return _of(pooled, summary[~plain], summary[plain], runs, [note for _, own in found for note in own])
+    return _of(
+        pooled,
+        summary[~plain],
+        summary[plain],
+        runs,
+        [*unchecked(runs), *(note for _, own in found for note in own)],
+    )
 
 
 def _of(

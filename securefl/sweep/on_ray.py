@@ -84,7 +84,7 @@ def run_on_ray(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> dict[str
                 continue
             try:
                 locks.enter_context(locked(folder, lambda line: None))
-                share_key(out, study, folder)
+                share_key(sweep, out, study, folder)
                 reserve_here(study, folder)
                 note_home(folder, study.home)
                 running[task.remote(study.text, place_of(study), packed(folder), stamp)] = cell

@@ -176,7 +176,7 @@ def _rounds(own: pd.DataFrame) -> str:
     if own["target"].isna().all():
         return "–"
     # The mean is over the seeds that reached the target, so their number stands beside it.
-    known = own["rounds_to_target"].dropna()
+    known = own["first_round_at_target"].dropna()
     if not len(known):
         return "–" if own["best_accuracy"].isna().all() else "never"
     mean = f"{float(known.mean()):.3g}"

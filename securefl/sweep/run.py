@@ -126,7 +126,7 @@ def run_cells(
                     continue
                 cell = waiting.popleft()
                 folder, study = sweep.home(out, cell), cell.study
-                share_key(out, study, folder)
+                share_key(sweep, out, study, folder)
                 crew.order(place, {"folder": str(folder), "text": study.text, **place_of(study)})
                 running[place] = cell
                 watch.begun(cell, place)
@@ -215,9 +215,9 @@ def error_of_cell(
     return None
 
 
-def share_key(out: Path, study: Study, folder: Path) -> None:
+def share_key(sweep: Sweep, out: Path, study: Study, folder: Path) -> None:
     """Write the key that splits the records in all runs of the sweep in `out` into a new cell or trial."""
-    if not (folder / CONFIG).exists():
+    if not (folder / CONFIG).exists() and any(cell.study.claims for cell in sweep.cells):
         split_key.share(out, study, folder, begun=any(folder.parent.glob(f"*/{CONFIG}")))
 
 

@@ -114,7 +114,7 @@ def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[s
         if finished(folder):
             continue
         watch.begun(cell, 0)
-        share_key(out, cell.study, folder)
+        share_key(sweep, out, cell.study, folder)
         error = error_of_cell(folder, lambda cell=cell: cell.study, partial(watch.round, 0), stop)
         if error is not None:
             failed[cell.name] = error

@@ -128,9 +128,9 @@ def summary_table(sweep: Sweep, told: Facts, results: pd.DataFrame) -> pd.DataFr
     target, asked (the epsilon that the noise is calibrated for; if noise was given instead, the true one, inf
     if that is infinite), unit, adjacency, delta, adversaries, infinite_reason (why the true epsilon is
     infinite), rounds (fewer than planned if budgets ran out before), final_accuracy, best_accuracy, floor
-    (the accuracy of a constant answer), rounds_to_target (empty if it was not reached), bytes_up and
-    bytes_down (of the whole run), epsilon against each party, and epsilon_true, the largest of those against
-    the parties of `adversaries`.
+    (the accuracy of a constant answer), first_round_at_target (of this seed alone, empty if it was not
+    reached), bytes_up and bytes_down (of the whole run), epsilon against each party, and epsilon_true, the
+    largest of those against the parties of `adversaries`.
     """
     if results.empty:
         return results
@@ -150,7 +150,7 @@ def summary_table(sweep: Sweep, told: Facts, results: pd.DataFrame) -> pd.DataFr
         best_accuracy=runs["accuracy"].max(),
         floor=runs["floor"].mean(),
         # A nullable integer: with another type, a missing round would turn the whole column into floats.
-        rounds_to_target=reached.astype("Int64"),
+        first_round_at_target=reached.astype("Int64"),
         **runs[["bytes_up", "bytes_down"]].sum(),
         **runs[[*epsilons.values()]].max(),
     )

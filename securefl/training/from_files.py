@@ -86,7 +86,7 @@ class ModelFile:
 
     def digest(self, module: nn.Module, layer: str) -> str:
         """16 hex digits, equal for all parties whose profiles can be compared."""
-        whole = f"{digest_of(module, sources=False)} {layer} {self.columns}"
+        whole = f"{digest_of(module)} {layer} {self.columns}"
         return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 

@@ -115,9 +115,9 @@ def made_by(place: CodePlace, about: str) -> Network:
         module, again = factory(), factory()
     if not isinstance(module, nn.Module):
         raise ConfigError(f"Expected {place.name}() to make an nn.Module, got {type(module).__name__}.")
-    sha256 = digest_of(module, sources=False)
+    sha256 = digest_of(module)
     # A network that differs at each call would never find its cached features again.
-    if not isinstance(again, nn.Module) or digest_of(again, sources=False) != sha256:
+    if not isinstance(again, nn.Module) or digest_of(again) != sha256:
         raise ConfigError(
             f"Expected {place.name}() to make the same network each time, got two that differ. Draw "
             "its values from a seeded generator, or read them from a file."
@@ -136,29 +136,14 @@ def published(path: Path, sha256: str, package: str) -> Path:
     return path
 
 
-def digest_of(model: nn.Module, *, sources: bool) -> str:
-    """SHA-256 of a module: its printed form, its initial values, and its source as far as Python finds it.
-
-    sources: whether the source counts. Pass False for code in a study's folder: Python finds its source only
-    while a caller has it imported.
-    """
+def digest_of(model: nn.Module) -> str:
+    """SHA-256 of a module: its printed form and its initial values. Its code is no part of it."""
     found = hashlib.sha256(repr(model).encode())
-    for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
-        if sources and kind.__module__.partition(".")[0] != "torch":
-            found.update(source_of(kind))
     for key, entry in model.state_dict().items():
         found.update(f"{key} {tuple(entry.shape)}".encode())
         # As bytes: numpy has no bfloat16.
         found.update(entry.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
-
-
-def source_of(code: Any) -> bytes:
-    """The source of a class or function, or its name if Python finds none, as of one typed into a prompt."""
-    try:
-        return inspect.getsource(code).encode()
-    except (OSError, TypeError):
-        return str(getattr(code, "__qualname__", type(code).__qualname__)).encode()
 
 
 # Features, cached by the content of the records ------------------------------------------------------

@@ -389,7 +389,7 @@ def _network(module: nn.Module, about: Described) -> Network:
             f"{type(module).__name__}. Leave it out."
         )
     features = about.records.features
-    digest = digest_of(module, sources=False)
+    digest = digest_of(module)
     same = names_code(features.word) and features.name.split()[-1] == digest
     return Network(module=module, name=features.name if same else digest, about=features.about)
 

@@ -95,6 +95,23 @@ def test_seeds_that_ended_level_do_not_count_as_pairs(tmp_path: Path) -> None:
     assert "8 paired seeds, of which 5 differ," in found.notes[0]
 
 
+def test_a_seed_that_diverged_leaves_nothing_to_test(tmp_path: Path) -> None:
+    finals = [0.6 + 0.01 * k for k in range(10)]
+    for lost in (2, 4):
+        found = two(tmp_path / str(lost), [0.5] * 10, [*finals[lost:], *[np.nan] * lost])
+        own = found.series.loc["b"]
+        assert np.isnan(own.p)
+        assert np.isnan(own.points)
+        assert found.notes == [f"No test: {lost} seeds of b and a diverged."]
+        assert beside(found) == ["not every seed has an accuracy here and in a"]
+    assert not np.isnan(two(tmp_path / "all", [0.5] * 10, finals).series.loc["b"].p)
+
+
+def test_a_seed_that_one_run_has_not_is_no_lost_one(tmp_path: Path) -> None:
+    found = two(tmp_path, [0.5] * 8, [0.6 + 0.01 * k for k in range(7)])
+    assert found.series.loc["b"].p < 0.05
+
+
 def test_several_tests_are_corrected_and_need_more_pairs(tmp_path: Path) -> None:
     rng, config = np.random.default_rng(3), text(FEDAVG, FEDPROF)
     base = rng.uniform(0.4, 0.6, 9)
@@ -164,10 +181,19 @@ def test_megabytes_of_small_runs_are_not_rounded_to_nothing(tmp_path: Path) -> N
     assert [row[4:6] for row in rows(found)] == [("0.002", "0.004")] * 2
 
 
+VALIDATION = text(FEDAVG).replace('"digits"', '"digits"\nvalidation = 0.5')
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "another data set": (
         lambda b: finished(b, config=text(FEDAVG).replace('"digits"', '"mnist"')),
         "data.source = digits in a and mnist in b",
+    ),
+    "another part of the test records": (
+        lambda b: finished(b, config=text(FEDAVG).replace('"digits"', '"digits"\nvalidation = 0.5')),
+        "data.validation = 0.0 in a and 0.5 in b",
+    ),
+    "the part for choosing": (
+        lambda b: finished(b, config=VALIDATION.replace("0.5", '0.5\ntest_on = "validation"')),
+        "data.test_on = test in a and validation in b",
     ),
     "another measure": (lambda b: finished(b, measure="R2"), "and R2 in b"),
     "other records": (lambda b: _with_digest(finished(b), "SHA-256 22"), "SHA-256 of data = SHA-256 11 in a"),
@@ -185,10 +211,29 @@ def _with_digest(folder: Path, digest: str) -> None:
 def test_runs_that_do_not_compare_are_refused(
     tmp_path: Path, make: Callable[[Path], object], why: str
 ) -> None:
-    _with_digest(finished(tmp_path / "a"), "SHA-256 11")
+    config = VALIDATION if "test_on" in why else ""
+    _with_digest(finished(tmp_path / "a", config=config), "SHA-256 11")
     make(tmp_path / "b")
     with pytest.raises(ConfigError, match=why.replace(".", r"\.")):
         compared([tmp_path / "a", tmp_path / "b"])
+
+
+def test_what_a_study_says_as_it_is_without_is_no_other_test(tmp_path: Path) -> None:
+    said = text(FEDAVG).replace('"digits"', '"digits"\nvalidation = 0.0\ntest_on = "test"')
+    said += '[measures]\nat = "averaged"\n'
+    compared([finished(tmp_path / "a"), finished(tmp_path / "b", config=said)])
+
+
+def test_personal_models_of_two_parts_do_not_compare(tmp_path: Path) -> None:
+    config = text(FEDAVG) + '[measures]\nat = "own"\n'
+    for models in ("global", "personal"):
+        runs = [finished(tmp_path / models / "a", models=models)]
+        runs.append(finished(tmp_path / models / "b", config=config, models=models))
+        if models == "global":
+            compared(runs)
+            continue
+        with pytest.raises(ConfigError, match=r"measures\.at = averaged in a and own in b"):
+            compared(runs)
 
 
 def test_one_run_and_the_same_run_twice_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -160,6 +162,11 @@ def test_a_function_from_python_is_the_arms_protocol(tmp_path: Path) -> None:
         securefl.run(
             given, protocol=lambda problem, fraction: slowest(problem), out=tmp_path / "run", progress=False
         )
+    locked = partial(slowest, fraction=Lock())
+    with pytest.raises(
+        DataError, match=r"code that cannot be compared with it.*'_thread\.lock'.*another folder"
+    ):
+        securefl.run(given, protocol=locked, out=tmp_path / "run", progress=False)
     sweep = parse_sweep(given + '\n[sweep.grid]\n"study.rounds" = [1, 2]\n', brought=of.brought)
     assert {cell.study.brought.protocol for cell in sweep.cells} == {slowest}
     with pytest.raises(ConfigError, match="pass `protocol=`"):

@@ -114,6 +114,30 @@ def test_rounds_to_is_the_first_round_of_the_mean_over_seeds() -> None:
     assert results.rounds_to(None, frame) is None
 
 
+def test_a_seed_that_ended_early_stays_in_the_mean() -> None:
+    """Two of three seeds ended at 0.5. The third went on to 0.9, and no round has a mean of 0.8."""
+    seeds = {1: [0.2, 0.5, 0.5], 2: [0.2, 0.5, 0.5], 3: [0.2, 0.5, 0.6, 0.7, 0.9]}
+    rows = [
+        ("A", seed, number, own, "global", 10.0, 60.0)
+        for seed, all_own in seeds.items()
+        for number, own in enumerate(all_own, 1)
+    ]
+    columns = ["arm", "seed", "round", "accuracy", "models", "megabytes", "seconds"]
+    metrics = pd.DataFrame(rows, columns=columns)
+    assert results.rounds_to(0.8, metrics) is None
+    assert results.rounds_to(0.63, metrics) == 5
+    mean = plots.evaluated(metrics).groupby("round")["accuracy"].mean()
+    assert mean.round(6).tolist() == [0.2, 0.5, 0.533333, 0.566667, 0.633333]
+    whole = plots.carried_on(metrics)
+    assert len(whole) == 15
+    assert whole["megabytes"].sum() == metrics["megabytes"].sum(), "nothing is sent behind an end"
+    assert plots.carried_on(whole) is whole
+    diverged = metrics.assign(
+        accuracy=metrics["accuracy"].mask(metrics["seed"].lt(3) & metrics["round"].eq(3))
+    )
+    assert plots.evaluated(diverged)["round"].max() == 2, "a model that diverged has no accuracy later either"
+
+
 def test_json_is_strict(collected: results.Results) -> None:
     """Infinity is no JSON number: an infinite epsilon is the text "inf"."""
     text = json.dumps(run_report.as_json(collected), allow_nan=False)

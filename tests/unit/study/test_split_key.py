@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from securefl.storage.private_folder import PRIVATE
 from securefl.study import split_key, world
 from securefl.study.config import Brought, Study, parse
 from securefl.study.split_key import NAME, Keeper
+from securefl.sweep.cells import parse_sweep
+from securefl.sweep.run import share_key
 
 pytestmark = pytest.mark.filterwarnings("ignore:An arm of Run:RuntimeWarning")
 
@@ -48,7 +51,7 @@ def own(frame: pd.DataFrame, *, data: str = OWN, extra: str = DPSGD) -> Study:
     return parse(written(data=data, model=MLP, extra=extra, rounds=1), brought=Brought(data=frame))
 
 
-def sides(of: Study, key: SecretKey = KEY) -> dict[str, Counter[bytes]]:
+def sides(of: Study, key: SecretKey | None = KEY) -> dict[str, Counter[bytes]]:
     """Which records are on which side: of each client's training, of hold-outs, and of the test part."""
     here = world.build(of, 3, splits=Keeper(key=key).splits(of, 3))
     found = {f"client {k}": _rows(x, y) for k, (x, y) in enumerate(here.records)}
@@ -167,8 +170,7 @@ def test_without_a_claim_there_is_no_key(tmp_path: Path) -> None:
     of = own(people(200), data=UNDECLARED, extra="")
     folder = played(of, tmp_path / "a")
     assert not (folder / PRIVATE / NAME).exists()
-    one, other = (sides(of, key) for key in (KEY, SecretKey(bytes(32))))
-    assert one == other
+    assert sides(of, None) == sides(of, None)
 
 
 def test_a_packaged_data_set_has_no_secret_test_part() -> None:
@@ -221,8 +223,29 @@ def test_a_cell_that_claims_no_epsilon_may_be_a_sweeps_first(tmp_path: Path) -> 
     first, second = tmp_path / "cells" / "a", tmp_path / "cells" / "b"
     split_key.share(tmp_path, bare, first, begun=False)
     split_key.share(tmp_path, noised, second, begun=True)
-    assert not (first / PRIVATE / NAME).exists()
-    assert split_key.read(second / PRIVATE) == split_key.read(tmp_path / PRIVATE)
+    keys = [split_key.read(folder / PRIVATE) for folder in (first, second, tmp_path)]
+    assert keys[0] == keys[1] == keys[2]
+
+
+def test_the_cell_without_noise_is_tested_on_the_records_of_the_others(tmp_path: Path) -> None:
+    trained = own(
+        people(200),
+        data=OWN.replace(', "east"', ""),  # nobody is there
+        extra=DPSGD.replace("noise_multiplier = 1.2", "epsilon = 2.0"),
+    )
+    grid = '\n[sweep.grid]\n"dpsgd.epsilon" = [2.0, inf]\n'
+    swept = parse_sweep(trained.text + grid, brought=trained.brought)
+    for of, same in ((swept, True), (replace(swept, cells=swept.cells[1:]), False)):
+        out, tested = tmp_path / str(same), []
+        for cell in of.cells:
+            folder = of.home(out, cell)
+            share_key(of, out, cell.study, folder)
+            keeper = split_key.of_run(cell.study, folder, began=False)
+            tested += [
+                world.build(cell.study, seed, splits=keeper.splits(cell.study, seed)) for seed in (3, 4)
+            ]
+        assert len({here.problem.server_x.tobytes() for here in tested}) == (1 if same else 2)
+        assert (out / PRIVATE / NAME).exists() == same, "without a claim the splits follow from the seed"
 
 
 def test_a_sweep_shares_its_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from securefl.report.latex import tabular
 from securefl.report.paper import inches, styled, write_figure
 from securefl.report.significance import student
 from securefl.report.style import look
+from securefl.study.comparison import compared
 from securefl.study.privacy_statement import as_latex as statement_in_latex
 from securefl.sweep.cells import Sweep, claim, parse_sweep
 from securefl.sweep.gathered import gather
@@ -367,6 +368,18 @@ def test_a_seed_that_is_there_twice_is_refused(swept: Path, tmp_path: Path) -> N
     for folders in ([swept, again], [swept, swept]):
         with pytest.raises(ConfigError, match=r"Expected each seed of an arm once .* too narrow"):
             gather(folders)
+
+
+def test_runs_that_compare_refuses_are_pooled_by_no_table(swept: Path, tmp_path: Path) -> None:
+    for number, digest in enumerate(("SHA-256 11", "SHA-256 22")):
+        run = plain_run(tmp_path / str(number), [0.5, 0.6], arm=f"arm {number}")
+        (run / "private").mkdir(exist_ok=True)
+        (run / "private" / "records.json").write_text(json.dumps({"data": digest}))
+    for make in (gather, compared):
+        with pytest.raises(ConfigError, match=r"SHA-256 of data = SHA-256 11 in .* they|their accuracies"):
+            make([tmp_path / "0", tmp_path / "1"])
+    config = swept / "sweep.toml"
+    assert gather([swept]).notes == [], config
 
 
 def test_personal_accuracies_are_shown_on_demand_alone(swept: Path, tmp_path: Path) -> None:

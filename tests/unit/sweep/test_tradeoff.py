@@ -109,8 +109,8 @@ def test_tables_have_every_row_and_key(swept: Sweep, tmp_path: Path) -> None:
     assert first["bytes_down"] == 1000
     assert first["epsilon_true"] == pytest.approx(0.9), "the key holder is trusted, the server is not"
     assert first["epsilon_key-holder"] == 99.0
-    assert pd.isna(first["rounds_to_target"])
-    assert summary["rounds_to_target"].iloc[-1] == 2, "0.2 + 0.03 + 0.08 passes 0.25"
+    assert pd.isna(first["first_round_at_target"])
+    assert summary["first_round_at_target"].iloc[-1] == 2, "0.2 + 0.03 + 0.08 passes 0.25"
     assert summary_of(swept, tmp_path / "none").empty
 
 
@@ -126,7 +126,7 @@ def test_json_has_the_summary_and_what_failed(swept: Sweep, tmp_path: Path) -> N
     assert found["page"] == str(tmp_path / "sweep.html")
     assert len(found["summary"]) == len(summary)
     first = found["summary"][0]
-    assert (first["rounds_to_target"], first["seed"], first["privacy.epsilon"]) == (None, 1, 1.0)
+    assert (first["first_round_at_target"], first["seed"], first["privacy.epsilon"]) == (None, 1, 1.0)
     assert found["summary"][-1]["epsilon_true"] == "inf"
     nothing = as_json(swept, tmp_path, facts_of(swept, tmp_path), summary.iloc[:0], {"a cell": "no memory"})
     assert (nothing["summary"], nothing["page"]) == ([], None)
