@@ -66,7 +66,7 @@ def test_readers_need_none_of_the_objects(run: Path) -> None:
     )
     assert study_of(run).arms[0].protocol == f"{__name__}:mine"
     assert [own.label for own in gather([run]).unprotected] == ["Mine, no noise"]
-    assert len(gather([sweep]).unprotected) == 2
+    assert len(gather([sweep]).series) == 2
     assert [*statements(run)] == ["Mine"]
     assert compared([run, sweep / "cells" / "rounds-2"]).series["rounds"].tolist() == [1, 2]
 
