@@ -213,9 +213,9 @@ class Plan:
             "min_num_examples <= max_num_examples": (self.min_num_examples, self.max_num_examples),
             "min_records <= max_records": (self.min_records or 1, self.max_records or 2**31),
         }
-        for words, (least, largest) in ordered.items():
+        for order, (least, largest) in ordered.items():
             if not 1 <= least <= largest <= 2**31:
-                raise ConfigError(f"Expected 1 <= {words} <= 2^31, got {least} and {largest}.")
+                raise ConfigError(f"Expected 1 <= {order} <= 2^31, got {least} and {largest}.")
         share = self.max_client_weight
         if share is not None and not 0 < share < 1:
             raise ConfigError(

@@ -100,7 +100,7 @@ def _fits(value: object, hint: Any) -> bool:
         if last is ...:
             return isinstance(value, tuple) and all(_fits(one, *kinds) for one in value)
         pair = isinstance(value, tuple | list) and len(value) == len(kinds) + 1
-        return pair and all(map(_fits, value, (*kinds, last)))
+        return pair and all(_fits(*one) for one in zip(value, (*kinds, last), strict=True))
     if hint in (int, float):
         return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
     return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
