@@ -125,7 +125,7 @@ PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
     "FedProf v1's Table 3": ("fedprof_v1_table_3_twin_tuned", _BEST),
     "FedCor's Table 1": ("fedcor_table_1_twin_tuned", ("rounds", "best accuracy")),
     "FedCor's Table 1 on CIFAR-10": ("fedcor_table_1_cifar10_twin", ("rounds", "best accuracy")),
-    "FedLog's Table 1": ("fedlog_table_1_mnist_twin", _SENT),
+    "FedLog's Table 1": ("fedlog_table_1_mnist_twin_tuned", _SENT),
     "FedLog's Table 1 on CIFAR-10": ("fedlog_table_1_cifar10_twin", _SENT),
     "FedLog's Figure 2, two lengths of bodies": (
         "fedlog_figure_2_flexible",

@@ -208,7 +208,7 @@ TABLE_1_MNIST_TWIN: Final = replace(
     parts=_mnist(
         {"study.rounds": 8, "study.seeds": list(range(1, 10)), "data.clients": 20, "data.records": 1200}
     ),
-    minutes=18,
+    minutes=12,
     twin_of="fedlog_table_1_mnist",
 )
 TABLE_1_CIFAR10: Final = replace(
