@@ -146,6 +146,7 @@ def _draw(
         axes.set_xlabel(str(measure) if target is None else f"{measure} to {target:g}")
     if not style.far_apart(above, ends):
         above.set_xlim(left=0)
+        above.locator_params("x", integer=measure is Measure.ROUNDS)
 
 
 def _draw_published(axes: Axes, part: Part, looks: Mapping[str, Look]) -> list[float]:
