@@ -137,7 +137,7 @@ class Plan:
     noise: str = NO_NOISE
     noise_multiplier: float = 0.0
     separation: int = 1
-    coefficients: tuple[float, ...] = (1.0,)
+    coefficients: tuple[float, ...] | Any = (1.0,)  # any numbers: `CorrelatedNoise` makes them floats
     decays: tuple[float, ...] = ()
     sampling_rate: float = 1.0
     dropout: float = 0.0

@@ -397,8 +397,8 @@ class ByDraws:
     def __post_init__(self) -> None:
         if not self.draws or min(self.draws.values()) < 1:
             raise LocalProtocolError(f"Expected at least one draw of each client, got {dict(self.draws)}.")
-        if (whole := sum(self.draws.values())) >= 2**32:
-            raise LocalProtocolError(f"Expected fewer than 2^32 draws in all, got {whole}. Draw fewer.")
+        if (whole := sum(self.draws.values())) >= 2**63:
+            raise LocalProtocolError(f"Expected fewer than 2^63 draws in all, got {whole}. Draw fewer.")
 
     def whole_weight(self, clients: Sequence[int], spec: ValueSpec) -> float:
         """The sum of the weights of these clients: each one's draws over all draws, K.

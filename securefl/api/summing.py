@@ -175,7 +175,6 @@ def _sends(given: Vectors, bound: float | None, clip: float | None, noise: float
         reduction="sum",
         reveals="its vector",
         on_model=False,
-        reads_state="none",  # it is the caller's vector
         sensitivity={("client", "zero-out"): largest} if clip else {},
         grid=grid,
         cohort=len(given.names),

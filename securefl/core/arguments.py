@@ -92,15 +92,19 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, str) and value in get_args(hint)
     if get_origin(hint) is Mapping:
         key, held = get_args(hint)
-        return isinstance(value, Mapping) and all(_fits(a, key) and _fits(b, held) for a, b in value.items())
+        # What ids of any kind name, such as records, is not looked into: a message would show it.
+        return isinstance(value, Mapping) and (
+            key is Any or all(_fits(a, key) and _fits(b, held) for a, b in value.items())
+        )
     if get_origin(hint) is Sequence:
         return isinstance(value, Sequence) and all(_fits(one, *get_args(hint)) for one in value)
     if get_origin(hint) is tuple:
         *kinds, last = get_args(hint)
         if last is ...:
             return isinstance(value, tuple) and all(_fits(one, *kinds) for one in value)
-        pair = isinstance(value, tuple | list) and len(value) == len(kinds) + 1
-        return pair and all(_fits(*one) for one in zip(value, (*kinds, last), strict=True))
+        if not isinstance(value, tuple | list) or len(value) != len(kinds) + 1:
+            return False
+        return all(map(_fits, value, (*kinds, last)))
     if hint in (int, float):
         return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
     return hint is Any or not isinstance(hint, type) or isinstance(value, hint)

@@ -78,7 +78,7 @@ def require_choosable(sweep: Sweep) -> Trials:
     """The trials of a sweep with a choice. Raises ConfigError for cells to which no known bound applies."""
     if sweep.choice is None:
         raise ConfigError("[sweep] Expected `choice`, got none: say how many trials are drawn.")
-    promises, deals = set(), set[str]()
+    promises, deals = set(), list[Any]()
     for cell in sweep.cells:
         study, privacy = cell.study, cell.study.privacy
         if len(study.arms) != 1 or len(study.study.seeds) != 1:
@@ -94,7 +94,8 @@ def require_choosable(sweep: Sweep) -> Trials:
             )
         promises.add((privacy.unit, privacy.adjacency, privacy.delta, privacy.adversaries))
         # Under another deal a client is another one: the bound of the choice would hold for nobody.
-        deals.add(repr((study.data, study.study.seeds)) if privacy.unit == "client" else "")
+        deal = (study.data, study.study.seeds) if privacy.unit == "client" else None
+        deals += [] if deal in deals else [deal]
     if len(promises) > 1:
         raise ConfigError(
             "[sweep] Expected one unit, adjacency, delta and `adversaries` in all cells with `choice`, got "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,7 +116,7 @@ def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[s
             continue
         watch.begun(cell, 0)
         share_key(sweep, out, cell.study, folder)
-        error = error_of_cell(folder, partial(replace, cell.study), partial(watch.round, 0), stop)
+        error = error_of_cell(folder, partial(attrgetter("study"), cell), partial(watch.round, 0), stop)
         if error is not None:
             failed[cell.name] = error
         watch.ended(cell, 0, error)

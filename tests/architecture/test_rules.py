@@ -73,6 +73,7 @@ REPR = {
     "securefl/matching/sealed.py": "for people",
     "securefl/published/comparison.py": "the digits of a number",
     "securefl/api/running.py": "for people",
+    "securefl/training/reached_code.py": "of Python's own numbers and texts alone",
     "securefl/storage/database.py": "the digits of a number",
     "securefl/training/networks.py": "how torch prints a brought model, whose fields are not ours",
     "securefl/deployment/folder.py": "for people",

@@ -135,7 +135,7 @@ def test_arrays_and_a_model_from_python(tmp_path: Path) -> None:
     assert run(alone, tmp_path / "two") == first, "dropout drew from somewhere else"
     _, page = session.reopen(tmp_path / "one", brought=brought().brought)
     assert page.is_file()
-    with pytest.raises(ConfigError, match="Missing"):
+    with pytest.raises(ConfigError, match="handed over in Python"):
         session.reopen(tmp_path / "one")
 
 
@@ -144,7 +144,7 @@ def test_what_is_brought_must_be_brought_again(tmp_path: Path) -> None:
     run(brought(), tmp_path)
     with pytest.raises(DataError, match="begun with other records"):
         run(brought((x + 1, y)), tmp_path)
-    with pytest.raises(DataError, match="other values and layers"):
+    with pytest.raises(DataError, match="other code that makes the model"):
         run(brought(model=lambda inputs, outputs: nn.Linear(inputs, outputs)), tmp_path)
 
 

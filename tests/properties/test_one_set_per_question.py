@@ -299,7 +299,7 @@ class Holder:
             if isinstance(order, RecordAct):
                 [answer] = self.journal.record([order])
             else:
-                items = tuple(agreed.digest(b"opened", b"", item) for item in order.request.items)
+                items = tuple(agreed.digest(b"opened", b"", item) for item in order.run.args[1].items)
                 answer = OpenReply(items=items)
             step = holder.provide(step.state, answer)
         self.machines[agreement.context] = (holder, step.state)

@@ -39,7 +39,8 @@ def every(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[..., Any
                         given["monkeypatch"] = patch
                     test(*of, **given, **dict(zip(known, case if len(known) > 1 else (case,), strict=True)))
 
-            assert offenders(listed, check) == []
+            found = offenders(listed, check)
+            assert not found, found
 
         rest = [one for name, one in own.parameters.items() if name not in known]
         tested.__signature__ = own.replace(parameters=rest)  # type: ignore[attr-defined]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -210,3 +213,12 @@ def same_state(a: State, b: State) -> bool:
         and first[k].tobytes() == second[k].tobytes()
         for k in first
     )
+
+
+def charged(folder: Path) -> Counter[str]:
+    """How many releases of each value the ledgers in a folder have."""
+    found = Counter[str]()
+    for path in folder.rglob("ledger.sqlite"):
+        with closing(sqlite3.connect(path)) as db:
+            found.update(name for (name,) in db.execute("SELECT name FROM releases"))
+    return found

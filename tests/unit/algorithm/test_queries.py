@@ -105,5 +105,5 @@ def test_a_sum_has_a_length_and_draws_a_bound() -> None:
     for size in (-1, 2.0):
         with pytest.raises((ConfigError, LocalProtocolError), match="Expected"):
             Sum(STEP, size)  # type: ignore[arg-type]
-    with pytest.raises(LocalProtocolError, match=r"fewer than 2\^32 draws"):
+    with pytest.raises(LocalProtocolError, match=r"fewer than 2\^63 draws"):
         ByDraws({0: 2**70, 2: 1})

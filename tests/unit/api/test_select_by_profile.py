@@ -82,7 +82,7 @@ def test_a_ledger_lets_as_many_scores_out_as_were_declared(tmp_path: Path) -> No
         ({"bounds": 3}, r"`bounds` as Bounds \| None"),
         ({"scores": "clear"}, "`scores` as ckks, pads"),
         ({"of": {}}, "a count from 1 to 0"),
-        ({"of": "abc", "count": 1}, "as a mapping of ids, or a list"),
+        ({"of": "abc", "count": 1}, "`profiles` as Mapping"),
         ({"of": {"a": ([1.0], [1.0]), "b": NEAR}}, "profiles of 2 elements"),
         ({"of": {"a": ([np.nan, 1], [1, 1]), "b": NEAR}}, "a: Expected finite entries"),
         ({"of": {"a": ([0, 1], [-1, 1]), "b": NEAR}}, "a: Expected variances of at least 0"),

@@ -68,7 +68,8 @@ def test_scripts_read_points_of_the_curves(ledger: Path) -> None:
     assert by["a", "b", "c", "others"]["mu"] == "inf"
     (only, *_), names = json.loads(typed(ledger, "--json", "--holder", "b").output)["curves"], ["b"]
     assert only["holders"] == names
-    assert "No releases" in typed(ledger, "--holder", "nobody").output
+    with pytest.raises(ConfigError, match="such as a or b or c, got nobody"):
+        raise typed(ledger, "--holder", "nobody").exception or AssertionError
 
 
 def test_a_picture_is_drawn_of_who_spent_most(ledger: Path, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_command_line_that_says_too_little_or_too_much_is_told() -> None:
         assert call(f"init p study.toml {words} --yes").exit_code == 2
     for words, said in (
         ("--client 0 --seed 99", "a seed among"),
-        ("--client 0 --arm y", "one of the study's arms 'x'"),
+        ("--client 0 --arm y", "name of an arm, which of x, got 'y'"),
         ("--client 0 --counter p", "outside"),
     ):
         with pytest.raises(ConfigError, match=said):

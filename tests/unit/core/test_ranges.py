@@ -48,12 +48,13 @@ BESIDE: dict[str, dict[str, Any]] = {
 
 
 def kinds() -> list[type[Any]]:
-    """Every class of the package whose numbers have ranges."""
+    """Every class of the package whose numbers have ranges, but those of a model's file."""
     for place in ("protocols", "data", "dp", "engine", "study", "training"):
         package = import_module(f"securefl.{place}")
         for found in pkgutil.walk_packages(package.__path__, f"securefl.{place}."):
             import_module(found.name)
-    return sorted(Ranged.__subclasses__(), key=lambda kind: kind.__name__)
+    found = {kind.__name__: kind for kind in Ranged.__subclasses__()}
+    return [found[name] for name in sorted(found.keys() - {"Bodies", "WeightsSection"})]
 
 
 def ends(allowed: Range) -> tuple[float, float]:

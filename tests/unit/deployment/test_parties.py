@@ -513,7 +513,7 @@ def test_a_plan_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     text = (home / "party.toml").read_text()
     for old, new, said in (
         ("max_retries = 0", "max_retries = 9", "expected the plan|Expected the plan"),
-        ('name = "client-0000"', 'name = "client-0001"', "other keys"),
+        ('name = "client-0000"', 'name = "client-0001"', "newest keys of client-0001"),
         ("max_retries = 0", "max_tries = 0", "Unknown key `max_tries`"),
         ('unit = "record"', 'unit = "people"', "people"),
         ("seed = 3", "", "Missing key `seed`"),

@@ -58,9 +58,8 @@ def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
 
 
 def test_a_word_that_is_no_way_is_refused_with_those_that_are() -> None:
-    plan = Plan(delta=1e-5, max_rounds=1, scores="pad")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="pads, got 'pad'"):
-        scheme_of(plan.scores, parameters="strong", asks=1, clients=1)
+        Plan(delta=1e-5, max_rounds=1, scores="pad")  # type: ignore[arg-type]
 
 
 def test_an_unknown_name_of_parameters_is_refused_with_those_that_are() -> None:

@@ -443,7 +443,7 @@ def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
 
 def test_zeros_travel_where_a_length_would_tell_of_records() -> None:
     packed = replace(SUM, packed=True)
-    bare = replace(PLAN, noise="none", noise_multiplier=0.0, non_private=frozenset({"own"}))
+    bare = replace(PLAN, noise="none", noise_multiplier=0.0, non_private=("own",))
     assert not Protection(PLAN, packed).sparse
     assert Protection(bare, packed).sparse
     assert not Protection(bare, SUM).sparse
@@ -451,7 +451,7 @@ def test_zeros_travel_where_a_length_would_tell_of_records() -> None:
 
 
 def test_silence_tells_if_any_party_that_sees_it_has_a_finite_epsilon() -> None:
-    bare = replace(PLAN, noise="none", noise_multiplier=0.0, non_private=frozenset({"own"}))
+    bare = replace(PLAN, noise="none", noise_multiplier=0.0, non_private=("own",))
     charges = [Protection(PLAN, SUM).charge(), Protection(bare, SUM).charge()]
     assert not unbounded(charges[:1], PARTIES)
     assert unbounded(charges, ("server", "others"))

@@ -6,7 +6,6 @@ would count as clipped; a lost round or a restart that moves the bound; a bit th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from support.arms import ARMS
 from support.combinations import study as combination
 from support.every import every
 from support.private_studies import DISTRIBUTED, KEY_HOLDER, client_level
-from support.tiny_study import Spy, composed, same_state, spied, study, text, world
+from support.tiny_study import Spy, charged, composed, same_state, spied, study, text, world
 
 from securefl.algorithm.clients import ClientContext, Population, State, specs_of
 from securefl.algorithm.queries import Answers, ByDraws, CohortQuery, Total, ValueSpec
@@ -87,7 +86,7 @@ def test_update_and_bit_are_one_release_that_the_target_counts(noise: dict[str, 
     assert mechanism.sigma == plan.noise_multiplier * NORM / spec.grid.step
     assert final_epsilon(plan, [spec])["others"] == pytest.approx(8.0, abs=1e-6)
     spy, finished = spied(of, tmp_path, here)
-    assert Counter(name for *_, name, _ in finished.charges) == {"update": 18}  # of 6 clients in 3 rounds
+    assert charged(tmp_path) == {"update": 18}  # of 6 clients in 3 rounds
     assert finished.records[-1]["epsilon"]["others"] <= 8.0
     assert len({*bounds(spy)}) == 4, "every round moves the bound"
     assert all(query.sums[0].size == len(here.problem.initial) + 1 for query, _ in spy.asks)

@@ -156,7 +156,8 @@ def test_a_seed_that_ended_early_does_not_stand_for_the_others() -> None:
         ("A", 1, 3, 0.5),
     ]
     metrics = pd.DataFrame(rounds, columns=["arm", "seed", "round", "accuracy"])
-    assert list(plots.evaluated(metrics)["round"]) == [3]
-    assert results.rounds_to(0.6, metrics) is None
-    (legend,) = plots.accuracy(metrics, target=0.6).legends
+    assert list(plots.evaluated(metrics)["round"]) == [3, 3]
+    assert results.rounds_to(0.6, metrics) == 3, "the mean of its last 0.8 and of 0.5"
+    assert results.rounds_to(0.7, metrics) is None
+    (legend,) = plots.accuracy(metrics, target=0.7).legends
     assert legend.get_texts()[0].get_text() == "A (target not reached)"

@@ -136,7 +136,15 @@ def test_whatever_is_deleted_or_edited_in_a_ledger(what: str, mended: bool, of: 
         assert db.execute(EDITS[what]).rowcount != 0
     if mended:
         mend(path)
-    refused(of, cut, "is damaged", "entries that were noted", "not the one that the run", "Expected delta")
+    refused(
+        of,
+        cut,
+        "is damaged",
+        "got another file",
+        "entries that were noted",
+        "not the one that the run",
+        "Expected delta",
+    )
 
 
 def mend(path: Path) -> None:

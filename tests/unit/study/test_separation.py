@@ -186,7 +186,6 @@ def test_more_rounds_between_contributions_need_less_noise() -> None:
         ("cs_fl", "", []),
         ("adds", "", []),
         ("feddrop", "", []),
-        ("fedavg_rp", "", []),
         ("fedadam", "learning_rate = 0.1", []),
         ("pfedme", "lamda = 5.0\nbeta = 0.5", ["update"]),
     ],
@@ -209,6 +208,8 @@ def test_server_momentum_adds_a_total_over_several_rounds() -> None:
     for update, adds in ((Momentum(beta=0.5), False), (Scaled(factor=2.0), True)):
         [own] = replace(algorithm, server=update).contributions
         assert own.spec.accumulates == adds
+    drawn = replace(algorithm, replacement=True).contributions
+    assert not any(own.spec.accumulates for own in drawn), "each round divides by draws of its own"
 
 
 def test_plan_says_why_noise_is_independent_though_clients_rest() -> None:

@@ -96,7 +96,7 @@ def test_draws_that_differ_would_cut_through_a_batch_too() -> None:
         ({"fixed_batch": 1, "min_cohort_size": 4}, "honest contributors"),
         ({"corrupt": 0.2, "min_cohort_size": 9}, "got 1 in batches of 3, since 2 of a cohort may collude"),
         ({"fixed_batch": 0}, "fixed_batch as a whole number from 1"),
-        ({"fixed_batch": True}, "fixed_batch as a whole number from 1"),
+        ({"fixed_batch": True}, "`fixed_batch` as int"),
         ({"fixed_batch": 1, "min_honest": 1}, "got up to 1 in batches of 1"),
         ({"max_client_weight": 0.49}, "got up to 0.5 in batches of 3"),
     ],

@@ -177,8 +177,10 @@ ways = pytest.mark.parametrize("how", WAYS)
 @contextmanager
 def lying_server(*others: Any) -> Iterator[None]:
     """The server does not hold its own orders against the plan. Nor do the parties of these modules."""
-    with mock.patch.object(server, "require_allowed"):
-        patches = [mock.patch.object(module, "require_allowed") for module in others]
+    rules = ("require_allowed", "require_weighed")
+    with mock.patch.multiple(server, **dict.fromkeys(rules, mock.DEFAULT)):
+        known = [(module, rule) for module in others for rule in rules if hasattr(module, rule)]
+        patches = [mock.patch.object(module, rule) for module, rule in known]
         for patch in patches:
             patch.start()
         try:

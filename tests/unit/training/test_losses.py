@@ -354,7 +354,9 @@ def test_a_softmax_before_the_loss_is_told(tmp_path: Path, last: str) -> None:
 def test_a_model_that_takes_few_records_at_once_is_refused(tmp_path: Path) -> None:
     path, net = folder(tmp_path), tmp_path / "net.py"
     net.write_text(net.read_text().replace(".relu())", ".relu() + x.new_zeros(3)[: len(x), None])"))
-    with pytest.raises(ConfigError, match=r"Expected net:Net to take records of shape .*, got RuntimeError"):
+    with pytest.raises(
+        ConfigError, match=r"Expected net:Net to take one tensor of records .*, got RuntimeError"
+    ):
         world.build(read(path), 0)
 
 
