@@ -389,7 +389,7 @@ class ByDraws:
     the others to 1e-12 would read one client's value off the sum.
 
     Raises:
-        LocalProtocolError: no draws, fewer than one of a client, or 2^32 or more of all.
+        LocalProtocolError: no draws, fewer than one of a client, or 2^63 or more of all.
     """
 
     draws: Mapping[int, int]

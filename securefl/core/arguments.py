@@ -39,7 +39,8 @@ def numbers(name: str, values: Any) -> NDArray[np.float64]:
 def checked(of: F) -> F:
     """Refuse arguments of other types than a function or a dataclass states, by ConfigError with their names.
 
-    A default fits always. What a sequence, a tuple or a mapping holds is checked too.
+    A default fits always. What a sequence, a tuple or a mapping holds is checked too, but for a mapping with
+    keys of any type.
     """
     if isinstance(of, type):
         of.__init__ = checked(of.__init__)  # type: ignore[misc]

@@ -40,10 +40,9 @@ class Prepared:
     """A user's records, ready for a study.
 
     split: the records. whole: those of the clients before the split. digest: SHA-256 of all records in hex,
-    computed before the split. clients: the names
-    of the clients in the order of the groups, or empty if no client is named. notes: notes for the user, a
-    sentence each. parted: whether the test part was split off from the same records, by a keyed hash of each
-    record. schema: how such a record becomes a model's input.
+    computed before the split. clients: the names of the clients in the order of the groups, or empty if no
+    client is named. notes: notes for the user, a sentence each. parted: whether the test part was split off
+    from the same records, by a keyed hash of each record. schema: how such a record becomes a model's input.
     """
 
     split: Split

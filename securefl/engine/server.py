@@ -203,9 +203,11 @@ class ServerParty(RecordedParty):
             # be lost too.
             try:
                 weights = Weights.of(order_of(query), cohort_of(query))
-                require_weighed(self._plan, [wanted.spec for wanted in query.sums], weights)
-                if self._sums is not None:
-                    require_allowed(self._plan, [wanted.spec for wanted in query.sums], weights)
+                specs = [wanted.spec for wanted in query.sums]
+                if self._sums is None:
+                    require_weighed(self._plan, specs, weights)
+                else:
+                    require_allowed(self._plan, specs, weights)
                     require_batches(self._plan, query.cohort, weights.draws)
             except ConfigError as error:
                 self.log.report(SERVER, str(error))

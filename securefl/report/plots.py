@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 SHARE = "accuracy (share, 0 to 1)"
 _WHOSE = {"global": "one global model", "personal": "personal models"}
 FLOOR = "one constant answer"
-_COSTS = ("bytes_up", "bytes_down", "megabytes", "seconds", "watt_hours", "wall_seconds")
 """The legend of the accuracy that a model has if it has learnt nothing from its inputs."""
+_COSTS = ("bytes_up", "bytes_down", "megabytes", "seconds", "watt_hours", "wall_seconds")
 
 
 def lines(

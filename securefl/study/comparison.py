@@ -145,9 +145,12 @@ def _notes(runs: Sequence[Finished], series: pd.DataFrame, apart: str) -> list[s
 def unchecked(runs: Sequence[Finished]) -> list[str]:
     """A note on the runs over own records that no digest compares, if there are any."""
     own = [run.name for run in runs if run.config.get("data.source") not in NAMES and not run.digests]
-    no_digest = "there is no digest of them in private/records.json of"
-    words = f"Nobody checked that the runs have the same records: {no_digest} {' and '.join(own)}."
-    return [words] if own and len(runs) > 1 else []
+    if not own or len(runs) == 1:
+        return []
+    return [
+        "Nobody checked that the runs have the same records: there is no digest of them in "
+        f"private/records.json of {' and '.join(own)}."
+    ]
 
 
 def _diverged(ended: pd.Series[Any], *labels: str) -> int:

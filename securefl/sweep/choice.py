@@ -95,7 +95,8 @@ def require_choosable(sweep: Sweep) -> Trials:
         promises.add((privacy.unit, privacy.adjacency, privacy.delta, privacy.adversaries))
         # Under another deal a client is another one: the bound of the choice would hold for nobody.
         deal = (study.data, study.study.seeds) if privacy.unit == "client" else None
-        deals += [] if deal in deals else [deal]
+        if deal not in deals:
+            deals.append(deal)
     if len(promises) > 1:
         raise ConfigError(
             "[sweep] Expected one unit, adjacency, delta and `adversaries` in all cells with `choice`, got "
