@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -88,7 +89,8 @@ def test_update_and_bit_are_one_release_that_the_target_counts(noise: dict[str, 
     spy, finished = spied(of, tmp_path, here)
     assert charged(tmp_path) == {"update": 18}  # of 6 clients in 3 rounds
     assert finished.records[-1]["epsilon"]["others"] <= 8.0
-    assert len({*bounds(spy)}) == 4, "every round moves the bound"
+    # A bound may come back: noise of one client can move it by e, the most of a round, and then by 1 / e.
+    assert all(before != after for before, after in pairwise(bounds(spy))), "every round moves the bound"
     assert all(query.sums[0].size == len(here.problem.initial) + 1 for query, _ in spy.asks)
 
 
