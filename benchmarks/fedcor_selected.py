@@ -1,10 +1,10 @@
-"""FedCor's Figures 8 and 10 under 2SPC and Dir: accuracies, and the rounds of each client.
+"""FedCor's Figures 5, 8, 10 and 11: accuracies by interval and annealing, and the rounds of each client.
 
     SECUREFL_DATA=... python benchmarks/fedcor_selected.py [--write]
 
-Plays the cells of the packaged sweep `fedcor_annealing`. `--write` keeps two tables in benchmarks/results: a
-row a run, and in how many rounds clients were selected, from the most selected client to the least (the mean
-over the seeds, rank by rank). pictures.py draws the second.
+Plays the cells of two packaged sweeps. `--write` keeps two tables in benchmarks/results: a row a run, and in
+how many rounds clients were selected, from the most selected client to the least (the mean over the seeds,
+rank by rank). pictures.py draws the second.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from securefl.study.world import build
 from securefl.sweep.cells import parse_sweep
 from securefl.training import single_thread
 
+SWEEPS = ("fedcor_annealing", "fedcor_annealing_cifar10")
+
 
 def main() -> None:
     single_thread()
     runs, ranks = [], []
-    for cell in parse_sweep(packaged()["fedcor_annealing"]).cells:
+    for cell in (cell for name in SWEEPS for cell in parse_sweep(packaged()[name]).cells):
         study, rounds = cell.study, []
         (arm,) = study.arms
         assert isinstance(arm.options, FedCor)

@@ -184,8 +184,9 @@ def growth() -> Figure:
 def fedcor_selected() -> Figure:
     """The rounds of each client, from the most selected to the least: a panel a setting, a line a beta."""
     table = read("fedcor_selected.csv")
+    table = table[table["interval"] == table.groupby("setting")["interval"].transform("first")]
     settings, betas = (list(table[name].unique()) for name in ("setting", "annealing"))
-    figure = blank(height=0.8 + 2.2 * len(settings))
+    figure = blank(height=0.8 + 1.5 * len(settings))
     panels = figure.subplots(len(settings), 1, squeeze=False, sharex=True)[:, 0]
     for axes, name in zip(panels, settings, strict=True):
         light_frame(axes)

@@ -116,8 +116,7 @@ _BEST = ("best accuracy", "rounds")
 _SENT = ("last accuracy", "Mb sent")
 _OWN = ("global accuracy", "local accuracy")
 PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
-    "FedProf's Table 3": ("fedprof_v2_table_3", _BEST),
-    "FedProf's Table 3, tuned": ("fedprof_v2_table_3_twin_tuned", _BEST),
+    "FedProf's Table 3": ("fedprof_v2_table_3_twin_tuned", _BEST),
     "FedProf's Table 4": ("fedprof_v2_table_4_twin_tuned", _BEST),
     "FedProf's Table 5": ("fedprof_v2_table_5_twin_tuned", _BEST),
     "FedProf v1's Table 2": ("fedprof_v1_table_2", _BEST),
