@@ -296,8 +296,12 @@ def verdict(rival: Any) -> str:
 
 def number_words(measure: Measure, value: float) -> str:
     """A figure with the measure's digits. What rounds to 0 has no sign."""
+    return _signed(value, measure.digits)
+
+
+def _signed(value: float, digits: int) -> str:
     # With the sign of print: behind a comma, a spreadsheet would run the other one.
-    return f"{value:z.{measure.digits}f}".replace("-", "−")
+    return f"{value:z.{digits}f}".replace("-", "−")
 
 
 def interval_words(measure: Measure, rival: Any) -> str:
@@ -316,7 +320,7 @@ def lead_words(measure: Measure, rival: Any, unit: str = "") -> str:
     lead = f"{number_words(measure, rival.lead)}{unit}"
     if pd.notna(rival.low):
         lead += f" [{interval_words(measure, rival)}]"
-    effect = f", r {rival.effect:.2f}" if pd.notna(rival.effect) else ""
+    effect = f", r {_signed(rival.effect, 2)}" if pd.notna(rival.effect) else ""
     level = f", level in {rival.level:.0f} of {rival.seeds} seeds" if rival.level else ""
     p = "" if pd.isna(rival.p) else f", p {rival.p:.3f}" if rival.p >= 0.001 else ", p below 0.001"
     return f"{lead}{effect}{level}{p}"
