@@ -97,17 +97,23 @@ COLUMNS = {
 }
 """Of the table of kept state: the sums and servers that a column holds for."""
 _NOTES = {
-    ", and single records if it crafts the model": "¹",
-    " (of a class that it alone holds, its own sums; and which classes nobody holds)": "²",
+    ", and single records if it crafts the model": "¹ and single records, if it crafts the model.",
+    " (of a class that it alone holds, its own sums; and which classes nobody holds)": (
+        "² of a class that one client alone holds, its own sums; and which classes nobody holds."
+    ),
+    "; the weights of each query, such as the server's baseline": (
+        "³ and the weights of each query, such as the server's baseline."
+    ),
 }
-"""Words of the card that stand in many rows: the table has a mark, and the words once behind it."""
+"""Words of the card that stand in many rows. The table has a mark, and behind it a note says them once."""
+_BEGINS = {"| of each client ": "| **each:** ", "| the total over the cohort of ": "| **total:** "}
+_LEGEND = "**Each:** of each client. **Total:** over the cohort."
 _NOISED = {"adjacency": "add-remove", "epsilon": 2.0}
 _LOCAL = {**_NOISED, "noise": "local"}
 _PER_CLIENT = {**_LOCAL, "unit": "client", "adjacency": "zero-out"}
 _SHARES = {**_NOISED, "sum": "masked", "noise": "distributed"}
 _DRAWN, _ALL = {"fraction": 0.5}, {"fraction": 1.0}
 _HALF = _DRAWN | {"aggregation": "partial"}
-_CLIPPED = {**_HALF, "clip": {"outputs": 2.0, "squares": 4.0}}
 _BOUNDED = {"fraction": 0.5, "loss_bound": 5.0}
 _ADDS = {"fraction": 0.5, "importance": "lrp", "optimizer": "sgd", "rate": 0.02}
 
@@ -128,7 +134,6 @@ CASES: list[Case] = [
     ("sketch (CS-FL), clear", "update", "cs_fl", _DRAWN, {}),
     ("votes (CS-FL), clear", "votes", "cs_fl", _DRAWN, {}),
     *((f'profile, `scores = "{way}"`', "profile", "fedprof", _HALF, {"scores": way}) for way in SCORES),
-    ("profile, clear, noise", "profile", "fedprof", _CLIPPED, _LOCAL),
     ('direction (FLTrust), `scores = "pads"`', "direction", "fltrust", _DRAWN, {"scores": "pads"}),
     ("statistic, masked, distributed noise", "statistic", "fedlog", {}, _SHARES),
     ("statistic, clear, distributed noise", "statistic", "fedlog", {}, _SHARES | {"sum": "clear"}),
@@ -179,8 +184,8 @@ def cells(case: Case) -> list[str]:
     """A row: the value, what the server and the key holder learn, and the charge against other clients."""
     plan, spec = composed(case)
     cost = charges.Protection(plan, spec).charge().by_party()
-    said = {NonPrivateDpEvent: "ε = ∞", NoOpDpEvent: "no charge"}
-    alone = {"ε = ∞": "∞", "no charge": "none", "finite ε": "finite"}
+    said = {NonPrivateDpEvent: "ε ∞", NoOpDpEvent: "no charge"}
+    alone = {"ε ∞": "∞", "no charge": "none", "finite ε": "finite"}
     server, holder, others = (said.get(type(event), "finite ε") for event in cost.values())
     told = [privacy_card.learns(plan, [spec], party, assumptions=False) for party in (SERVER, KEY_HOLDER)]
     holds = f"{told[1]}: {holder}".removesuffix(": no charge").removesuffix(": it takes no part")
@@ -194,12 +199,10 @@ def table() -> str:
     others = privacy_card.learns(plan, [spec], OTHERS)
     said = textwrap.fill(f"Other clients learn {others}. The last column is its charge.", 118)
     rows = _lines([["a client's", "server", "key holder", "others' ε"], *map(cells, CASES)])
-    noted = []
-    for words, mark in _NOTES.items():
-        if words in rows:
-            rows = rows.replace(words, mark)
-            noted.append(f"{mark} {words.strip(' ,()')}.")
-    return "\n\n".join([said, rows, *([" ".join(noted)] if noted else [])])
+    notes = " ".join([_LEGEND, *(note for words, note in _NOTES.items() if words in rows)])
+    for words, mark in {**{words: note[0] for words, note in _NOTES.items()}, **_BEGINS}.items():
+        rows = rows.replace(words, mark)
+    return f"{said}\n\n{rows}\n\n{textwrap.fill(notes, 118)}"
 
 
 _KEEPING = (
