@@ -86,17 +86,34 @@ steps = 15
 optimizer = "sgd"
 learning_rate = 0.05
 """
-_SERVERS = {"lying": "active", "following": "semi-honest"}
+_LIES, _FOLLOWS = "active", "semi-honest"
 _FOREIGN = ValueSpec(name="update", reduction="sum", reveals="its model update", form="real")
 HIDDEN = ("masked", "ckks", "two-server")
 WAYS, SCORES = ("clear", *HIDDEN), ("clear", "ckks", "pads")
+COLUMNS = {
+    "a lying server, `masked` or `two-server`": [("masked", _LIES), ("two-server", _LIES)],
+    "a lying server, `ckks`": [("ckks", _LIES)],
+    "a server that follows the protocol": [(way, _FOLLOWS) for way in HIDDEN],
+}
+"""Of the table of kept state: the sums and servers that a column holds for."""
+_NOTES = {
+    ", and single records if it crafts the model": "¹ and single records, if it crafts the model.",
+    " (of a class that it alone holds, its own sums; and which classes nobody holds)": (
+        "² of a class that one client alone holds, its own sums; and which classes nobody holds."
+    ),
+    "; the weights of each query, such as the server's baseline": (
+        "³ and the weights of each query, such as the server's baseline."
+    ),
+}
+"""Words of the card that stand in many rows. The table has a mark, and behind it a note says them once."""
+_BEGINS = {"| of each client ": "| **each:** ", "| the total over the cohort of ": "| **total:** "}
+_LEGEND = "**Each:** of each client. **Total:** over the cohort."
 _NOISED = {"adjacency": "add-remove", "epsilon": 2.0}
 _LOCAL = {**_NOISED, "noise": "local"}
 _PER_CLIENT = {**_LOCAL, "unit": "client", "adjacency": "zero-out"}
 _SHARES = {**_NOISED, "sum": "masked", "noise": "distributed"}
 _DRAWN, _ALL = {"fraction": 0.5}, {"fraction": 1.0}
 _HALF = _DRAWN | {"aggregation": "partial"}
-_CLIPPED = {**_HALF, "clip": {"outputs": 2.0, "squares": 4.0}}
 _BOUNDED = {"fraction": 0.5, "loss_bound": 5.0}
 _ADDS = {"fraction": 0.5, "importance": "lrp", "optimizer": "sgd", "rate": 0.02}
 
@@ -117,7 +134,6 @@ CASES: list[Case] = [
     ("sketch (CS-FL), clear", "update", "cs_fl", _DRAWN, {}),
     ("votes (CS-FL), clear", "votes", "cs_fl", _DRAWN, {}),
     *((f'profile, `scores = "{way}"`', "profile", "fedprof", _HALF, {"scores": way}) for way in SCORES),
-    ("profile, clear, noise", "profile", "fedprof", _CLIPPED, _LOCAL),
     ('direction (FLTrust), `scores = "pads"`', "direction", "fltrust", _DRAWN, {"scores": "pads"}),
     ("statistic, masked, distributed noise", "statistic", "fedlog", {}, _SHARES),
     ("statistic, clear, distributed noise", "statistic", "fedlog", {}, _SHARES | {"sum": "clear"}),
@@ -168,11 +184,12 @@ def cells(case: Case) -> list[str]:
     """A row: the value, what the server and the key holder learn, and the charge against other clients."""
     plan, spec = composed(case)
     cost = charges.Protection(plan, spec).charge().by_party()
-    said = {NonPrivateDpEvent: "ε = ∞", NoOpDpEvent: "no charge"}
+    said = {NonPrivateDpEvent: "ε ∞", NoOpDpEvent: "no charge"}
+    alone = {"ε ∞": "∞", "no charge": "none", "finite ε": "finite"}
     server, holder, others = (said.get(type(event), "finite ε") for event in cost.values())
     told = [privacy_card.learns(plan, [spec], party, assumptions=False) for party in (SERVER, KEY_HOLDER)]
     holds = f"{told[1]}: {holder}".removesuffix(": no charge").removesuffix(": it takes no part")
-    return [case[0], f"{told[0]}: {server}", holds, others]
+    return [case[0], f"{told[0]}: {server}", holds, alone[others]]
 
 
 def table() -> str:
@@ -180,9 +197,12 @@ def table() -> str:
     # The sentence of a hidden sum holds for all rows: it says what is so in such a sum alone.
     plan, spec = next(found for found in map(composed, CASES) if found[0].hidden)
     others = privacy_card.learns(plan, [spec], OTHERS)
-    said = textwrap.fill(f"Other clients learn {others}. Their column is its charge.", 118)
-    heading = ["a client's", "server", "key holder", "other clients"]
-    return f"{said}\n\n{_lines([heading, *map(cells, CASES)])}"
+    said = textwrap.fill(f"Other clients learn {others}. The last column is its charge.", 118)
+    rows = _lines([["a client's", "server", "key holder", "others' ε"], *map(cells, CASES)])
+    notes = " ".join([_LEGEND, *(note for words, note in _NOTES.items() if words in rows)])
+    for words, mark in {**{words: note[0] for words, note in _NOTES.items()}, **_BEGINS}.items():
+        rows = rows.replace(words, mark)
+    return f"{said}\n\n{rows}\n\n{textwrap.fill(notes, 118)}"
 
 
 _KEEPING = (
@@ -202,11 +222,20 @@ _KEEPING = (
 
 def state_table() -> str:
     """By protocol, sum and server: whether single values without noise stay hidden (`agreed.stance`)."""
-    rows = [["protocol", *(f"`{how}`, {mode}" for how in HIDDEN for mode in _SERVERS)]]
-    rows += [[row, *(stance(*one) for one in served(*arm))] for row, *arm in _KEEPING]
+    rows = [["protocol", *COLUMNS]]
+    rows += [[row, *map(_stance, served(*arm))] for row, *arm in _KEEPING]
     own = "Flower apps, loops, protocols of others and models with code of a study's own, of real numbers"
-    rows.append([own, *(stance(plan, [_FOREIGN]) for plan, _ in served("fedavg", _ALL))])
+    foreign = [[(plan, [_FOREIGN]) for plan, _ in column] for column in served("fedavg", _ALL)]
+    rows.append([own, *map(_stance, foreign)])
     return _lines(rows)
+
+
+def _stance(column: Sequence[tuple[Plan, list[ValueSpec]]]) -> str:
+    """The stance of all plans of a column. Raises ValueError if two differ: then it is two columns."""
+    found = {stance(*one) for one in column}
+    if len(found) != 1:
+        raise ValueError(f"Expected one stance in each of {[*COLUMNS]}, got {sorted(found)}.")
+    return found.pop()
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> str:
@@ -215,10 +244,13 @@ def _lines(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([heading, "|---" * len(rows[0]) + "|", *rest])
 
 
-def served(protocol: str, options: Mapping[str, Any]) -> list[tuple[Plan, list[ValueSpec]]]:
+def served(protocol: str, options: Mapping[str, Any]) -> list[list[tuple[Plan, list[ValueSpec]]]]:
     """An arm's plans without noise, and the specs of its values, for each column of `state_table`."""
-    plans = [planned(protocol, options, {"sum": how}) for how in HIDDEN]
-    return [(replace(plan, secagg=mode), specs) for plan, specs in plans for mode in _SERVERS.values()]
+    plans = {how: planned(protocol, options, {"sum": how}) for how in HIDDEN}
+    return [
+        [(replace(plans[how][0], secagg=mode), plans[how][1]) for how, mode in column]
+        for column in COLUMNS.values()
+    ]
 
 
 def filled(text: str) -> str:
