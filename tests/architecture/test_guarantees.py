@@ -27,11 +27,11 @@ PROTECT = {
         unit/protocols/test_noised_numbers.py test_what_is_charged_as_noised_must_be_something_to_noise
         """,
     "A noised value beyond its grid": """
-        unit/protocols/test_client_level.py test_a_sum_beyond_the_grid_is_clipped_and_not_refused
+        unit/mechanisms/test_protect.py test_a_value_beyond_its_grid_is_cut_to_it_before_it_is_weighted
         unit/engine/test_offered.py test_integers_beyond_their_grid_are_cut_to_it
         """,
     "A share of distributed noise": """
-        unit/protocols/test_client_level.py test_the_grid_cuts_no_share_of_noise_off
+        unit/mechanisms/test_protect.py test_a_share_of_noise_has_its_room_beside_the_largest_value
         """,
     "A weight never increases the distance": """
         unit/engine/test_offered.py test_weights_move_integers_no_further_apart

@@ -180,7 +180,7 @@ CASES = (
             options={"clip": clip, "client_bound": bound},
             slow=(clip != Clipping()) == (bound is not None) or bound == 5,  # neither: as FedLog above
         )
-        for clip in (Clipping(), Clipping(bound=3.0), Clipping(kind="bounded", bound=0.3))
+        for clip in (Clipping(), Clipping(bound=3.0, digits=16), Clipping(kind="bounded", bound=0.3))
         for bound in (None, 5.0, 60.0, ACROSS)
     ),
     Case(protocol="fedlog", options={"body": "dp-sgd", "client_bound": 60.0}, hidden=(8,), private=True),
@@ -198,6 +198,10 @@ CASES = (
         for head in ("prototypes", "ridge", "lda")
         for bound in (None, 5.0, 100.0)
         for more in ({}, {"bounding": Bounding(kind="clip-l2", bound=2.0), "moments": 0.25})
+    ),
+    *(
+        Case(protocol="heads", options={"head": "ridge", "projection": kind, "width": 3})
+        for kind in ("leading", "random")
     ),
 )
 

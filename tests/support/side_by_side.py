@@ -63,6 +63,15 @@ def fits(here: Problem, own: Sequence[Records] | None = None, **tail: Any) -> li
     ]
 
 
+def overflowing(here: Problem) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Values of a model that is infinite at a row of zeros, and not at a record of ones."""
+    start, width = here.initial.copy(), int(np.prod(here.shape))
+    start[: 16 * width] = -3e38 / width
+    start[16 * width : 16 * width + 16] = 2e38
+    start[16 * width + 16 : 16 * width + 16 + 8 * 16] = 1.0
+    return start
+
+
 def assert_near(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], atol: float) -> None:
     """Assert that the vectors (clients, d) are equal within rounding, but for at most two clients'.
 

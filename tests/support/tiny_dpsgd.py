@@ -56,6 +56,50 @@ def images(shape: tuple[int, ...], n: int) -> Arrays:
     return rng.normal(size=(n, *shape)).astype(np.float32), rng.integers(10, size=n)
 
 
+class Silent(Source):
+    """Samples and draws masks from its key as ever, and takes the noise away."""
+
+    def normal(self, count: int) -> NDArray[np.float64]:
+        return np.zeros(count)
+
+
+def flat(model: nn.Module) -> NDArray[np.float64]:
+    """The values of a model that are trained."""
+    free = [parameter.detach().reshape(-1) for parameter in model.parameters() if parameter.requires_grad]
+    return torch.cat(free).double().numpy()
+
+
+def summed(
+    model: nn.Module, x: Any, y: Any, *, clip_norm: float, key: bytes = b"k", loss: Any = "cross_entropy"
+) -> NDArray[np.float64]:
+    """The clipped sum of all records, read off one noiseless step of the real training."""
+    before, kept = flat(model), copy.deepcopy(model.state_dict())
+    settings = config(
+        clip_norm=clip_norm, sampling_rate=1.0, steps=1, learning_rate=1.0, expected_batch=2.0**-10
+    )
+    train_privately(model, x, y, settings, loss, Silent(SecretKey(key * 32)))
+    found = (before - flat(model)) * 2.0**-10
+    model.load_state_dict(kept)
+    return found
+
+
+def summed_by_hand(
+    model: nn.Module, x: Any, y: Any, *, clip_norm: float, loss: Callable[[Tensor, Tensor], Tensor]
+) -> NDArray[np.float64]:
+    """The clipped sum by a loop over batches of one. `loss` is that of such a batch."""
+    made = copy.deepcopy(model).train()
+    free = [parameter for parameter in made.parameters() if parameter.requires_grad]
+    total = np.zeros(sum(one.numel() for one in free))
+    for at in range(len(x)):
+        record, label = torch.from_numpy(x[at : at + 1].copy()), torch.from_numpy(y[at : at + 1])
+        slopes = torch.autograd.grad(
+            loss(made(record), label).sum(), free, allow_unused=True, materialize_grads=True
+        )
+        gradient = torch.cat([slope.reshape(-1) for slope in slopes]).double().numpy()
+        total += gradient * min(1.0, clip_norm / max(float(np.linalg.norm(gradient)), 1e-30))
+    return total
+
+
 class Twice(nn.Module):
     """A layer that is used twice, and another whose weight is the same."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from securefl.algorithm.clients import ClientContext
 from securefl.training import LocalTraining, ModelConfig, Problem
 
 
@@ -31,3 +32,12 @@ def tiny_problem(*, width: int = 6, hidden: tuple[int, ...] = (8,), **changes: A
         "seed": 2,
     }
     return Problem(**{**given, **changes})
+
+
+def client_context(x: Any, y: Any, **more: Any) -> ClientContext:
+    """What client 0 is asked about these records in round 1; `more` are further fields, or others.
+
+    The broadcast is empty unless it is given.
+    """
+    given: dict[str, Any] = {"client": 0, "round": 1, "broadcast": np.zeros(0, np.float32), "public": {}}
+    return ClientContext(x=x, y=y, **{**given, "rng": np.random.default_rng(0), **more})

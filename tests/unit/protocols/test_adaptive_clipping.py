@@ -20,6 +20,7 @@ from support.arms import ARMS
 from support.combinations import study as combination
 from support.every import every
 from support.private_studies import DISTRIBUTED, KEY_HOLDER, client_level
+from support.tiny_problem import client_context
 from support.tiny_study import Spy, charged, composed, same_state, spied, study, text, world
 
 from securefl.algorithm.clients import ClientContext, Population, State, specs_of
@@ -112,7 +113,7 @@ def context_of(here: Any, bound: Any) -> ClientContext:
     x, y = here.records[0]
     public = {} if bound is None else {BOUND: np.asarray(bound)}
     rng = stream(1, "client", 1, 0)
-    return ClientContext(client=0, round=1, x=x, y=y, broadcast=here.problem.initial, public=public, rng=rng)
+    return client_context(x, y, broadcast=here.problem.initial, public=public, rng=rng)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.every import every
-from support.tiny_problem import tiny_problem
+from support.tiny_problem import client_context, tiny_problem
 
 from securefl.algorithm.clients import ClientContext, Population, RoundResult, State, run_round
 from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, Sum, Total
@@ -29,18 +29,8 @@ ROSTER = Population(clients=CLIENTS, seconds=np.arange(1.0, CLIENTS + 1))
 
 @pytest.fixture
 def problem() -> Problem:
-    rng = np.random.default_rng(5)
     return tiny_problem(
-        width=3,
-        hidden=(4,),
-        outputs=2,
-        clients=CLIENTS,
-        records=100,
-        server_x=rng.random((20, 3), dtype=np.float32),
-        server_y=rng.integers(2, size=20),
-        seed=11,
-        decay=0.5,
-        batch_size=4,
+        width=3, hidden=(4,), outputs=2, clients=CLIENTS, records=100, decay=0.5, batch_size=4
     )
 
 
@@ -153,14 +143,6 @@ def test_no_client_can_claim_a_loss_that_no_client_has(claim: float) -> None:
     assert Loss(None).query.allows(0.0)  # type: ignore[arg-type]
 
 
-def test_who_has_retired_is_not_introduced(problem: Problem) -> None:
-    algorithm = FedAvg(fraction=1.0).build(problem)
-    population = replace(ROSTER, retired=frozenset({1}))
-    first = next(algorithm.round(algorithm.start(), population, 1, np.random.default_rng(0)))
-    assert {question.spec.name for question in first.sums} == {"count"}
-    assert first.cohort == tuple(k for k in range(CLIENTS) if k != 1)
-
-
 def test_introductions_send_the_model_only_where_it_is_read(problem: Problem) -> None:
     sizes = Clients()
     one_round(FedAvgRP(fraction=1.0, scheme="I").build(problem), sizes)
@@ -260,30 +242,16 @@ def test_a_number_that_could_not_be_opened_keeps_the_older(problem: Problem) -> 
     assert state.memory["loss"].tolist() == [1.0] * CLIENTS, "the old state changed"
 
 
-def test_statistics_are_what_is_asked(problem: Problem) -> None:
-    for options, names in (
-        (FedAvg(fraction=0.5, aggregation="partial"), {"update"}),
-        (FedAvg(fraction=0.5, aggregation="full"), {"update", "count"}),
-        (ActiveFL(fraction=0.5), {"update", "loss", "size"}),
-    ):
-        algorithm = options.build(problem)
-        assert isinstance(algorithm, Averaging)
-        assert [s.spec.name for s in algorithm.contributions].count("size") <= 1
-        assert {s.spec.name for s in algorithm.contributions} == names
-
-
 # What clients send ------------------------------------------------------------------------------
 
 
 def context(problem: Problem, number: int = 1) -> ClientContext:
     data = np.random.default_rng(8)
-    return ClientContext(
-        client=0,
+    return client_context(
+        data.random((9, 3), dtype=np.float32),
+        data.integers(2, size=9),
         round=number,
-        x=data.random((9, 3), dtype=np.float32),
-        y=data.integers(2, size=9),
         broadcast=problem.initial,
-        public={},
         rng=np.random.default_rng(1),
     )
 
@@ -347,12 +315,13 @@ def test_no_client_can_claim_records_that_spoil_the_weights(problem: Problem) ->
         assert clients.asks[-1].weights == ByCount(within)
 
 
-def test_who_has_retired_is_not_asked_for_its_numbers(problem: Problem) -> None:
-    algorithm = FedAvgRP(fraction=1.0, scheme="I").build(problem)
+@every(("options", "asked"), [(FedAvg(fraction=1.0), "count"), (FedAvgRP(fraction=1.0, scheme="I"), "size")])
+def test_who_has_retired_is_not_asked_for_its_numbers(options: Any, asked: str, problem: Problem) -> None:
+    algorithm = options.build(problem)
     population = replace(ROSTER, retired=frozenset({1}))
     first = next(algorithm.round(algorithm.start(), population, 1, np.random.default_rng(0)))
-    assert [question.spec.name for question in first.per_client] == ["size"]
-    assert 1 not in first.cohort
+    assert [spec.name for spec in first.wants()] == [asked]
+    assert first.cohort == (0, 2, 3)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from support.choices import cohort_of
-from support.tiny_problem import tiny_problem
+from support.tiny_problem import client_context, tiny_problem
 
-from securefl.algorithm.clients import ClientContext, Population, State
+from securefl.algorithm.clients import Population, State
 from securefl.protocols.averaging import Adam, Averaging, Momentum, Replace
 from securefl.protocols.baselines import (
     ActiveFL,
@@ -26,20 +26,7 @@ from securefl.training.task import Problem
 
 @pytest.fixture
 def problem() -> Problem:
-    rng = np.random.default_rng(5)
-    return tiny_problem(
-        width=3,
-        hidden=(4,),
-        outputs=2,
-        clients=4,
-        records=100,
-        server_x=rng.random((20, 3), dtype=np.float32),
-        server_y=rng.integers(2, size=20),
-        seed=11,
-        learning_rate=0.5,
-        epochs=3,
-        batch_size=4,
-    )
+    return tiny_problem(width=3, hidden=(4,), outputs=2, clients=4, learning_rate=0.5, epochs=3, batch_size=4)
 
 
 def test_server_adam_is_torch_adam_on_the_negated_step() -> None:
@@ -71,9 +58,7 @@ def test_fedprox_pulls_towards_the_broadcast_model(problem: Problem) -> None:
     def update(options: Any) -> Any:
         algorithm = options.build(problem)
         own = next(s for s in algorithm.contributions if s.spec.name == "update")
-        context = ClientContext(
-            client=0, round=1, x=x, y=y, broadcast=problem.initial, public={}, rng=np.random.default_rng(1)
-        )
+        context = client_context(x, y, broadcast=problem.initial, rng=np.random.default_rng(1))
         return own.compute(context).clear
 
     free = update(FedAvgRP(fraction=0.5))
@@ -82,7 +67,7 @@ def test_fedprox_pulls_towards_the_broadcast_model(problem: Problem) -> None:
     assert np.linalg.norm(held) < 0.9 * np.linalg.norm(free)
     by_hand = replace(problem, local=replace(problem.local, proximal=0.1))
     rng = np.random.default_rng(1)
-    context = ClientContext(client=0, round=1, x=x, y=y, broadcast=problem.initial, public={}, rng=rng)
+    context = client_context(x, y, broadcast=problem.initial, rng=rng)
     assert np.array_equal(update(FedProx(fraction=0.5)), Update(Part(by_hand)).compute(context).clear)
     assert problem.local.proximal == 0.0
 

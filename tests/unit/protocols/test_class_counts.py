@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.arms import hiding
+from support.tiny_problem import client_context
 from support.tiny_study import text, with_privacy, world
 
-from securefl.algorithm.clients import ClientContext, State, run_round
+from securefl.algorithm.clients import State, run_round
 from securefl.algorithm.queries import Answers, CohortQuery, Total
 from securefl.study.composition import composition
 from securefl.study.config import parse
@@ -58,17 +59,18 @@ class Rounds:
             values = []
             for k in there:
                 x, y = self.records(k)
-                own = {"broadcast": query.broadcast, "public": query.public, "initial": query.initial}
-                context = ClientContext(
+                context = client_context(
+                    x,
+                    y,
                     client=k,
                     round=self.number,
-                    x=x,
-                    y=y,
+                    broadcast=query.broadcast,
+                    public=query.public,
                     kept=self.kept.get(k, {}),
                     count=len(y),
                     rng=np.random.default_rng([self.number, k]),
                     number=query.number,
-                    **own,
+                    initial=query.initial,
                 )
                 value = self.parts[question.spec.name].compute(context)
                 self.kept[k] = value.new_state or self.kept.get(k, {})

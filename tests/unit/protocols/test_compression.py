@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.tiny_problem import client_context
 from support.tiny_study import spied, study, world
 
-from securefl.algorithm.clients import ClientContext, State
+from securefl.algorithm.clients import State
 from securefl.core.errors import DataError
 from securefl.core.sparse import sparse
 from securefl.protocols import compression
@@ -75,13 +76,11 @@ def test_what_is_not_sent_is_kept_on_both_sides(tmp_path: Path) -> None:
     state: Any = {}
     model, sent, steps = here.problem.initial, np.zeros(len(here.problem.initial)), 0.0
     for number in (1, 2, 3):
-        context = ClientContext(
-            client=0,
+        context = client_context(
+            x,
+            y,
             round=number,
-            x=x,
-            y=y,
             broadcast=np.zeros(3, np.float32),
-            public={},
             rng=np.random.default_rng(number),
             kept={**state, "version": np.zeros(1, np.int64)},
         )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support import tiny_he
 from support.private_studies import DPSGD
 from support.tiny_he import pad_holder, pad_request, pad_score, pad_server
+from support.tiny_problem import client_context
 from support.tiny_study import run, spied, study, text, world
 
 from securefl.algorithm.clients import ClientContext, ClientFunction, Population
@@ -56,11 +57,6 @@ def test_a_direction_has_norm_one_or_is_nothing(entries: list[float]) -> None:
         cosine_bounds(len(update)).require_hidden(found)
     else:
         assert norm == 0
-
-
-def test_a_direction_of_a_million_entries_fits_its_bounds() -> None:
-    found = direction(np.random.default_rng(0).normal(size=10**6) * 1e200)
-    cosine_bounds(10**6).require_hidden(found)
 
 
 @given(
@@ -157,15 +153,8 @@ def test_the_sum_has_the_vectors_that_were_scored_and_no_client_trains_again(
 
 def asked_alone(kept: Mapping[str, Any], number: int = 2) -> Value:
     problem = world(study(ARM, rounds=1, clients=4)).problem
-    context = ClientContext(
-        client=0,
-        round=number,
-        x=problem.server_x,
-        y=problem.server_y,
-        broadcast=problem.initial,
-        public={},
-        rng=np.random.default_rng(0),
-        kept=kept,
+    context = client_context(
+        problem.server_x, problem.server_y, round=number, broadcast=problem.initial, kept=kept
     )
     return UnitUpdate(problem, 16).compute(context)
 
@@ -351,15 +340,7 @@ def test_a_cap_on_each_entry_of_the_server_s_step_would_not_stop_it(tmp_path: Pa
     module = here.problem.module(here.problem.initial)
     dict(module.named_parameters())[f"{here.problem.layer}.bias"].data[:4] = -1e6
     client = Direction(here.problem).compute(
-        ClientContext(
-            client=0,
-            round=1,
-            x=here.records[0][0],
-            y=here.records[0][1],
-            broadcast=to_vector(module),
-            public={},
-            rng=np.random.default_rng(0),
-        )
+        client_context(here.records[0][0], here.records[0][1], broadcast=to_vector(module))
     )
     (still,) = np.nonzero(client.hidden[: 4 * 64] == 0)
     assert len(still) == 4 * 64, "the weights of the units that never fire, as the server expects"

@@ -63,15 +63,6 @@ def with_lora(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), LoRA(first), nn.ReLU(), last)
 
 
-def by_peft(inputs: int, outputs: int) -> nn.Module:
-    import peft
-
-    first, last = nn.Linear(inputs, WIDTH), nn.Linear(WIDTH, outputs)
-    model = nn.Sequential(nn.Flatten(), first, nn.ReLU(), last)
-    found: nn.Module = peft.get_peft_model(model, peft.LoraConfig(target_modules=["1"]))
-    return found
-
-
 def brought(of: Study, model: Any, **section: Any) -> Study:
     return replace(of, model=OwnModelSection(**section), brought=Brought(model=model))
 
@@ -96,26 +87,20 @@ NOISES: dict[str, dict[str, str]] = {
 }
 
 
-@every("noise", NOISES.values())
-def test_noise_moves_no_frozen_weight(noise: dict[str, str], tmp_path: Path) -> None:
-    before, after = values(brought(client_level(**noise), half_frozen), tmp_path)
-    assert still(before, after) == {"1.weight", "1.bias"}
+HALF_FROZEN = half_frozen, {"1.weight", "1.bias"}
+OF_LORA = with_lora, {"1.base.weight", "1.base.bias"}
 
 
-def test_under_noise_a_base_stays_as_it_was_and_its_corrections_are_trained(tmp_path: Path) -> None:
-    before, after = values(brought(client_level(**NOISES["local"]), with_lora), tmp_path)
-    assert still(before, after) == {"1.base.weight", "1.base.bias"}
+@every(("noise", "model"), [*((own, HALF_FROZEN) for own in NOISES.values()), (NOISES["local"], OF_LORA)])
+def test_noise_moves_no_frozen_weight(noise: dict[str, str], model: Any, tmp_path: Path) -> None:
+    factory, frozen = model
+    before, after = values(brought(client_level(**noise), factory), tmp_path)
+    assert still(before, after) == frozen
 
 
 def test_noise_moves_no_constant(tmp_path: Path) -> None:
     before, after = values(brought(client_level(**NOISES["local"]), Placed), tmp_path)
     assert still(before, after) == {"places"}
-
-
-def test_under_noise_peft_trains_its_corrections_alone(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
-    before, after = values(brought(client_level(**NOISES["local"]), by_peft), tmp_path)
-    assert {name for name in before if "lora_" not in name} == still(before, after)
 
 
 PROTOCOLS = {

@@ -133,7 +133,7 @@ def test_without_a_hold_out_there_is_no_figure() -> None:
 
 
 def held_out(arm: str) -> Study:
-    made = study(arm, clients=3, rounds=2, non_private='["update", "map", "consensus", "statistic"]')
+    made = study(arm, clients=3, rounds=1, non_private='["update", "map", "consensus", "statistic"]')
     return parse(made.text.replace("[data]\n", "[data]\nholdout = 0.3\n"))
 
 

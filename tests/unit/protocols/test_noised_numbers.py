@@ -16,6 +16,7 @@ from scipy import stats
 from support.every import every
 from support.private_studies import FEDPROF, private
 from support.private_studies import noised_fedprof as fedprof
+from support.tiny_problem import client_context
 from support.tiny_study import FEDAVG, composed, run, spied, study, world
 
 from securefl.accounting.ledger import Ledger, Terms
@@ -25,7 +26,7 @@ from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError, LocalProtocolError
 from securefl.core.release import ReleaseKey
 from securefl.core.streams import stream
-from securefl.dp.moments import Losses, Moments
+from securefl.dp.moments import Moments
 from securefl.matching.profiles import Anchor, Bounds, Variant
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
@@ -36,16 +37,13 @@ from securefl.training import probe_profile
 from securefl.training.task import Problem
 
 CLIP = Clip(outputs=20.0, squares=400.0)
-ODD = (np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-40)
 
 
 def context(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> ClientContext:
     anchor = Anchor.of(probe_profile(problem.module(problem.initial), problem.layer, problem.shape, 1))
-    return ClientContext(
-        client=0,
-        round=1,
-        x=x,
-        y=y,
+    return client_context(
+        x,
+        y,
         broadcast=problem.initial,
         public={"anchor_centre": anchor.centre, "anchor_scale": anchor.scale},
         rng=stream(1, "job"),
@@ -123,13 +121,13 @@ def test_what_nobody_sums_its_client_noises(noise: str, rest: dict[str, str], tm
 
 
 def test_a_profile_once_in_several_rounds_has_less_noise(tmp_path: Path) -> None:
-    often, seldom = fedprof(rounds=5), fedprof("refresh = 2\n", rounds=5)
+    often, seldom = fedprof(rounds=4), fedprof("refresh = 2\n", rounds=4)
     plans = [composed(of)[1] for of in (often, seldom)]
-    assert [dict(plan.max_releases)["profile"] for plan in plans] == [6, 3]
+    assert [dict(plan.max_releases)["profile"] for plan in plans] == [5, 3]
     assert plans[1].noise_multiplier < plans[0].noise_multiplier
     spy, finished = spied(seldom, tmp_path)
     asked = [any(e.spec.name == "profile" for e in query.per_client) for query, _ in spy.asks if query.sums]
-    assert asked == [False, True, False, True, False]
+    assert asked == [False, True, False, True]
     assert finished.records[-1]["epsilon"]["server"] == pytest.approx(8.0, rel=2e-3)
 
 
@@ -162,15 +160,6 @@ def test_no_more_profiles_than_the_noise_was_made_for(tmp_path: Path) -> None:
         )
 
 
-@every("left", [0, 1])
-def test_an_empty_client_is_not_silent(left: int, tmp_path: Path) -> None:
-    of = fedprof(rounds=1)
-    here = world(of)
-    x, y = here.records[2]
-    records = [*here.records[:2], (x[:left], y[:left]), here.records[3]]
-    assert run(of, tmp_path, here=replace(here, records=records)).records[0]["answered"] == list(range(4))
-
-
 # Sensitivity -------------------------------------------------------------------------------------
 
 
@@ -180,25 +169,6 @@ def statistics(problem: Problem) -> dict[str, Contribution]:
         "loss": Loss(problem, 2.0),
         "size": Size(problem),
     }
-
-
-@every("name", ["profile", "loss", "size"])
-def test_one_record_moves_the_sums_by_the_sensitivity_at_most(name: str) -> None:
-    """Whatever is in it: huge, tiny, not finite, and under a label that there is not."""
-    here = world(fedprof())
-    statistic = statistics(here.problem)[name]
-    x, y = (part[:9] for part in here.records[0])
-    base = statistic.compute(context(here.problem, x, y)).floats()
-    sensitivity = statistic.spec.sensitivity["record", "add-remove"]
-    moved = []
-    for value in (*ODD, *np.linspace(-50, 50, 9)):
-        for label in (0, 7, -1, 99):
-            odd = np.full((1, *x.shape[1:]), value, np.float32)
-            with np.errstate(all="ignore"):
-                more = context(here.problem, np.concatenate([x, odd]), np.concatenate([y, [label]]))
-                moved.append(np.linalg.norm(statistic.compute(more).floats() - base))
-    assert max(moved) <= sensitivity * (1 + 1e-12)
-    assert max(moved) > 0.5 * sensitivity
 
 
 def test_what_follows_from_the_sums_reads_nothing_else() -> None:
@@ -278,25 +248,17 @@ def test_an_anchor_that_is_none_costs_the_server_the_profile(wrong: Any, clip: C
 # Noise -------------------------------------------------------------------------------------------
 
 
-@every(
-    ("name", "sensitivity", "size"),
-    [
-        ("profile", Moments.sensitivity("add-remove"), 129),
-        ("loss", Losses.sensitivity("add-remove"), 2),
-        ("size", 1.0, 1),
-    ],
-)
-def test_the_noise_is_as_declared(name: str, sensitivity: float, size: int) -> None:
+def test_the_noise_is_as_declared() -> None:
     """Chi-square of residuals over sigma, false alarm 1e-6; nine tenths of the noise are caught."""
-    problem = world(fedprof()).problem
-    spec = statistics(problem)[name].spec
+    spec = statistics(world(fedprof()).problem)["profile"].spec
     plan = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
-    sums = np.arange(1, size + 1) * round(1 / spec.grid.step)
+    sums = np.arange(1, 130) * round(1 / spec.grid.step)
     given = sums * spec.grid.step
-    residuals = np.concatenate([released(plan, spec, sums, k) - given for k in range(6000 // size)])
+    residuals = np.concatenate([released(plan, spec, sums, k) - given for k in range(46)])
+    residuals /= 3 * Moments.sensitivity("add-remove")
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(residuals))
-    assert low < np.sum((residuals / (3 * sensitivity)) ** 2) < high
-    assert not low < np.sum((0.9 * residuals / (3 * sensitivity)) ** 2) < high
+    assert low < np.sum(residuals**2) < high
+    assert not low < np.sum((0.9 * residuals) ** 2) < high
 
 
 def released(plan: Plan, spec: ValueSpec, sums: NDArray[np.int64], number: int) -> NDArray[np.float64]:

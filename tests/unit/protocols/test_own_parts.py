@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.every import every
-from support.tiny_problem import tiny_problem
+from support.tiny_dpsgd import config
+from support.tiny_problem import client_context, tiny_problem
 
 from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError, DataError, SecureFLError
 from securefl.engine.party.computing import of_records
 from securefl.protocols.averaging import Part
-from securefl.training import DPSGD
 
 PROBLEM = tiny_problem()
 COUNT = len(PROBLEM.initial)
@@ -23,7 +23,7 @@ COUNT = len(PROBLEM.initial)
 def context() -> ClientContext:
     x, y = np.zeros((2, 6), np.float32), np.zeros(2, np.int64)
     rng = np.random.default_rng(0)
-    return ClientContext(client=0, round=1, x=x, y=y, broadcast=PROBLEM.initial, public={}, rng=rng)
+    return client_context(x, y, broadcast=PROBLEM.initial, rng=rng)
 
 
 def part(returns: Callable[[Any], Any], **changes: Any) -> Part:
@@ -56,15 +56,7 @@ def test_a_mistake_in_split_names_the_class_and_what_is_expected(case: str) -> N
         part(returns).value(context(), PROBLEM.initial)
 
 
-DP_SGD = DPSGD(
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    sampling_rate=0.5,
-    expected_batch=2,
-    steps=1,
-    optimizer="sgd",
-    learning_rate=0.1,
-)
+DP_SGD = config(expected_batch=2, steps=1)
 
 
 @every("changes", [{"update_bound": 1.0}, {"private": DP_SGD}])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import weakref
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from support.every import every
 from support.private_studies import private
-from support.tiny_problem import tiny_problem
+from support.tiny_dpsgd import config
+from support.tiny_problem import client_context, tiny_problem
 from support.tiny_study import composed, run, spied, study, world
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -35,7 +38,7 @@ from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
 from securefl.study.seeded import World
-from securefl.training import DPSGD, ModelConfig, evaluate, run_jobs
+from securefl.training import ModelConfig, evaluate, run_jobs
 from securefl.training.chunks import body_features
 from securefl.training.cohorts import Batched
 from securefl.training.jobs import TrainingJob
@@ -158,7 +161,7 @@ def context(broadcast: NDArray[np.float32], *, client: int = 0, n: int = 13, **m
     rng = np.random.default_rng(40 + client)
     x, y = rng.normal(size=(n, 6)).astype(np.float32), rng.integers(3, size=n)
     given = {"kept": {}, "rng": np.random.default_rng(client), **more}
-    return ClientContext(client=client, round=1, x=x, y=y, broadcast=broadcast, public={}, **given)
+    return client_context(x, y, client=client, broadcast=broadcast, **given)
 
 
 def by_hand(
@@ -173,8 +176,10 @@ def by_hand(
             optimizer.step()
 
 
-def plain(vector: NDArray[np.float32]) -> nn.Sequential:
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+def plain(vector: NDArray[np.float32], hidden: tuple[int, ...] = (8,)) -> nn.Sequential:
+    """Dense layers of these values, with a ReLU between two of them."""
+    sizes = pairwise((6, *hidden, 3))
+    model = nn.Sequential(*[layer for size in sizes for layer in (nn.Linear(*size), nn.ReLU())][:-1])
     nn.utils.vector_to_parameters(torch.from_numpy(vector.copy()), model.parameters())
     return model
 
@@ -183,39 +188,23 @@ def flat(model: nn.Module) -> NDArray[np.float32]:
     return nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
 
 
-def test_fedrep_trains_the_head_and_then_the_body_under_it() -> None:
-    here = tiny_problem()
-    algorithm = FedRep(head_epochs=3, head_rate=5.0).build(here)
-    (update,) = algorithm.contributions
-    start = algorithm.start().broadcast
-    head = np.linspace(-1, 1, 27, dtype=np.float32)
-    own = context(start, kept={"model": np.concatenate([np.zeros(56, np.float32), head])})
-    value = update.compute(own)
-
-    model, rng = plain(np.concatenate([start, head])), np.random.default_rng(0)
-    by_hand(model, model[2].parameters(), own, rng, 0.5, 3)
-    after_first = flat(model)[-27:].copy()
-    by_hand(model, model[0].parameters(), own, rng, 0.1, 2)
-    assert value.new_state is not None
-    np.testing.assert_allclose(value.new_state["model"], flat(model), atol=2e-6)
-    np.testing.assert_allclose(value.clear, flat(model)[:-27] - start, atol=2e-6)
-    np.testing.assert_allclose(value.new_state["model"][-27:], after_first, atol=2e-6)
-    assert not np.allclose(after_first, head, atol=1e-2)
-
-
-def test_a_head_of_two_layers_is_trained_whole_and_then_the_body_under_it() -> None:
-    here = tiny_problem(hidden=(8, 7))
-    algorithm = FedRep(head_epochs=3, layers=2).build(here)
+@every(("hidden", "layers", "rate"), [((8,), 1, 5.0), ((8, 7), 2, 1.0)])
+def test_a_head_of_one_layer_or_two_is_trained_whole_and_then_the_body_under_it(
+    hidden: tuple[int, ...], layers: int, rate: float
+) -> None:
+    """`rate`: how much faster the head learns."""
+    here = tiny_problem(hidden=hidden)
+    algorithm = FedRep(head_epochs=3, head_rate=rate, layers=layers).build(here)
     (update,) = algorithm.contributions
     start = algorithm.start().broadcast
     assert len(start) == 56
-    own = context(start, kept={"model": here.initial})
+    head = np.linspace(-1, 1, len(here.initial) - 56, dtype=np.float32)
+    own = context(start, kept={"model": np.concatenate([np.zeros(56, np.float32), head])})
     value = update.compute(own)
 
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 3))
-    nn.utils.vector_to_parameters(torch.from_numpy(here.initial.copy()), model.parameters())
-    rng = np.random.default_rng(0)
-    by_hand(model, [*model[2].parameters(), *model[4].parameters()], own, rng, 0.1, 3)
+    model, rng = plain(np.concatenate([start, head]), hidden), np.random.default_rng(0)
+    by_hand(model, model[2:].parameters(), own, rng, 0.1 * rate, 3)
+    assert np.abs(flat(model)[56:] - head).max() > 1e-2
     by_hand(model, model[0].parameters(), own, rng, 0.1, 2)
     assert value.new_state is not None
     np.testing.assert_allclose(value.new_state["model"], flat(model), atol=2e-6)
@@ -250,14 +239,7 @@ def test_the_body_is_in_evaluation_mode_while_the_head_learns() -> None:
 def test_fedrep_trains_side_by_side_as_alone(optimizer: str, private_training: bool, layers: int) -> None:
     here = tiny_problem(optimizer=optimizer, learning_rate=0.02, hidden=(8, 7)[:layers])
     if private_training:
-        steps = {
-            "steps": 3,
-            "sampling_rate": 0.5,
-            "expected_batch": 4,
-            "optimizer": "sgd",
-            "learning_rate": 0.1,
-        }
-        here = replace(here, private=DPSGD(clip_norm=1.0, noise_multiplier=1.0, **steps))  # type: ignore[arg-type]
+        here = replace(here, private=config(expected_batch=4))
     (update,) = FedRep(head_epochs=2, layers=layers).build(here).contributions
     start = here.initial[:56]
 
@@ -282,9 +264,7 @@ def test_fedrep_pays_for_both_of_its_private_trainings(tmp_path: Path) -> None:
 
 
 def test_turns_of_head_and_body_are_counted_in_epochs() -> None:
-    steps = {"steps": 3, "sampling_rate": 0.5, "expected_batch": 4, "optimizer": "sgd", "learning_rate": 0.1}
-    private = DPSGD(clip_norm=1.0, noise_multiplier=1.0, **steps)  # type: ignore[arg-type]
-    for here in (tiny_problem(steps=3), replace(tiny_problem(), private=private)):
+    for here in (tiny_problem(steps=3), tiny_problem(private=config())):
         with pytest.raises(ConfigError, match="Or set alternating = false"):
             FedRep(alternating=True).build(here)
         FedRep(alternating=False).build(here)
@@ -292,7 +272,7 @@ def test_turns_of_head_and_body_are_counted_in_epochs() -> None:
 
 def test_turns_are_not_nested_in_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn for each of many epochs. Nested, they met Python's limit and kept the models of all turns."""
-    here = tiny_problem(epochs=sys.getrecursionlimit() + 100)
+    here, limit = tiny_problem(epochs=200), sys.getrecursionlimit()
     (update,) = FedRep(alternating=True, head_epochs=1).build(here).contributions
     came: list[weakref.ref[Any]] = []
 
@@ -302,7 +282,11 @@ def test_turns_are_not_nested_in_each_other(monkeypatch: pytest.MonkeyPatch) -> 
         return model
 
     monkeypatch.setattr(run_jobs, "_trained", trained)
-    result = run_job(update.fit(context(here.initial[:56], kept={"model": here.initial})))
+    sys.setrecursionlimit(len(inspect.stack(0)) + 150)
+    try:
+        result = run_job(update.fit(context(here.initial[:56], kept={"model": here.initial})))
+    finally:
+        sys.setrecursionlimit(limit)
     assert len(came) == 2 * (here.local.epochs or 0)
     assert [own() is result for own in came if own() is not None] == [True]
     np.testing.assert_allclose(result[56:] - here.initial[56:], len(came), atol=1e-3)

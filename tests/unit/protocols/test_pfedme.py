@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 from support.private_studies import client_level, private
-from support.tiny_problem import tiny_problem
+from support.tiny_problem import client_context, tiny_problem
 from support.tiny_study import composed, spied, study, world
 
 from securefl.algorithm.clients import ClientContext
@@ -41,9 +41,7 @@ def context(here: Problem, w: NDArray[np.float32], client: int = 0, n: int = 30)
         if here.kind == "classification"
         else rng.normal(size=(n, 2)).astype(np.float32)
     )
-    return ClientContext(
-        client=client, round=1, x=x, y=y, broadcast=w, public={}, rng=np.random.default_rng(client)
-    )
+    return client_context(x, y, client=client, broadcast=w, rng=np.random.default_rng(client))
 
 
 def parted(vector: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

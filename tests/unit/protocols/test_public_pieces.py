@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import inspect
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,10 @@ import numpy as np
 import pytest
 from support.every import every
 
-from securefl.algorithm.clients import Population, State
 from securefl.core.errors import DataError
 from securefl.dp.moments import MeanVariance
 from securefl.matching.profiles import Anchor, Bounds, linear_query
 from securefl.protocols import adds, fedcor, fedlog, fedprof, heads
-from securefl.protocols.averaging import Replace, Uniform, cohort_size, known_or_mean
 from securefl.training import LocalTraining, ModelConfig, evaluate
 
 TABLE = {
@@ -79,72 +76,9 @@ def test_a_statistic_that_leaves_a_client_names_its_sensitivity(of: Any) -> None
 
 # Sensitivities -----------------------------------------------------------------------------------
 
-CASES = 50
-
-
-def records(rng: np.random.Generator, n: int, width: int, classes: int) -> tuple[Any, Any]:
-    """Features of many sizes and labels, some of which take no part."""
-    phi = rng.normal(size=(n, width)) * 10.0 ** rng.uniform(-2, 2, (n, 1))
-    phi[rng.random(n) < 0.1] = rng.choice([np.nan, np.inf, 0.0, 1e300])
-    return phi, rng.integers(-1, classes + 1, n)
-
-
-def check(of: Any, declared: Mapping[Any, float]) -> None:
-    """No random neighbour moves a statistic by more than declared. Some move it by a good part of that."""
-    found = [moves(np.random.default_rng(seed), of) for seed in range(CASES)]
-    for key, most in declared.items():
-        assert 0.3 * most < max(own[key] for own in found) <= most, key
-
-
-def moves(rng: np.random.Generator, of: Any) -> dict[Any, float]:
-    """How far one record and one client move a statistic of four features and three classes."""
-    x, y = records(rng, 12, 4, 3)
-    other_x, other_y = records(rng, 12, 4, 3)
-    replaced = np.vstack([other_x[:1], x[1:]]), np.append(other_y[:1], y[1:])
-    whole, another = of(x, y), of(other_x, other_y)
-    return {
-        ("record", "add-remove"): float(np.linalg.norm(whole - of(x[1:], y[1:]))),
-        ("record", "replace-one"): float(np.linalg.norm(whole - of(*replaced))),
-        ("client", "zero-out"): float(np.linalg.norm(whole)),
-        ("client", "replace-one"): float(np.linalg.norm(whole - another)),
-    }
-
-
-@every("client_bound", [None, 3.0])
-@every("clip", [fedlog.Clipping(bound=2.5), fedlog.Clipping(kind="bounded", bound=0.7)])
-def test_fedlog_s_statistic_moves_by_its_sensitivity_at_most(
-    clip: fedlog.Clipping, client_bound: float | None
-) -> None:
-    def summed(x: Any, y: Any) -> Any:
-        with np.errstate(invalid="ignore"):
-            bounded = clip.bounded(x)
-        return statistic(bounded, y).floats()
-
-    spec, statistic = fedlog.statistic_spec(3, 4, clip, client_bound)
-    assert len(spec.sensitivity) == (2 if client_bound is None else 4)
-    check(summed, spec.sensitivity)
-
 
 def test_features_without_a_bound_have_no_sensitivity() -> None:
     assert fedlog.statistic_spec(3, 4, fedlog.Clipping(kind="none"))[0].sensitivity == {}
-
-
-@every("client_bound", [None, 3.0])
-@every("weights", [{}, {"moments": 1.0}, {"counts": 0.25, "moments": 0.5}])
-def test_a_head_s_statistic_moves_by_its_sensitivity_at_most(
-    weights: dict[str, float], client_bound: float | None
-) -> None:
-    blocks = heads.Blocks(classes=3, width=4, grid=heads.grid_of(100, 5), **weights)
-    bounding = heads.Bounding(kind="clip-l2", bound=2.0)
-    spec, statistic = heads.statistic_spec(blocks, bounding, client_bound)
-    check(lambda x, y: statistic(x, y).floats(), spec.sensitivity)
-
-
-def test_a_profile_moves_by_its_sensitivity_at_most() -> None:
-    clip, anchor = fedprof.Clip(outputs=1.5, squares=4.0), Anchor(np.zeros(4), np.full(4, 2.0))
-    spec, profile = fedprof.profile_spec(clip)
-    assert spec.sensitivity == {("record", "add-remove"): 1.5, ("record", "replace-one"): np.sqrt(6)}
-    check(lambda x, y: profile(x, anchor).floats(), spec.sensitivity)
 
 
 # A loop of somebody else's, for each system ------------------------------------------------------
@@ -207,21 +141,6 @@ def test_fedprof_in_another_loop() -> None:
     assert (np.diff(weights) < 0).all()
 
 
-def test_fedcor_in_another_loop() -> None:
-    """Two groups whose losses move against each other come apart. A choice has two clients."""
-    rng = np.random.default_rng(3)
-    sign = np.repeat([1.0, -1.0], 4)
-    changes = rng.normal(0, 0.5, (10, 1)) * sign + rng.normal(0, 0.02, (10, 8))
-    changes[0, 5] = np.nan
-    embedding = rng.standard_normal((3, 8)) / np.sqrt(3)
-    embedding = fedcor.fit(embedding, changes, np.ones(10), steps=1000, learning_rate=0.01)
-    shares = known_or_mean(np.array([10.0, 10, 10, np.nan, 10, 10, 10, 10])) / 80
-    sigma = fedcor.covariance(embedding)
-    assert sigma[0, 1] > 0 > sigma[0, 7]
-    chosen = fedcor.most_informative(sigma, shares, cohort_size(0.25, 8))
-    assert len(set(chosen)) == 2
-
-
 def test_adds_in_another_loop() -> None:
     """Clients search for subnets; each entry is averaged over the clients that have it (Eq. 19)."""
     local = LocalTraining(optimizer="sgd", learning_rate=0.2, epochs=4, batch_size=8)
@@ -251,16 +170,6 @@ def test_gates_in_another_loop() -> None:
     gate = adds.gates(importance, alpha, 0.2, rng.uniform(size=20))
     assert gate.slope(2 * (gate.chances - wanted)) == pytest.approx(0, abs=0.1)
     assert gate.chances.sum() == pytest.approx(20 * alpha)
-
-
-def test_averaging_in_another_loop() -> None:
-    population, state = Population(clients=6, seconds=np.ones(6)), State(np.zeros(2, np.float32))
-    choice = Uniform().choose(state, population, cohort_size(0.5, 6), 1, np.random.default_rng(0))
-    with pytest.raises(StopIteration) as end:
-        next(choice)
-    cohort, state = end.value.value
-    assert len(cohort) == 3
-    assert Replace().apply(state, np.ones(2)).broadcast.tolist() == [1, 1]
 
 
 # What does not fit together ----------------------------------------------------------------------

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.tiny_problem import client_context
 from support.tiny_study import composed, run, study, world
 
-from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError
 from securefl.protocols.parts import Update
 from securefl.protocols.stale import Cached
@@ -42,14 +42,8 @@ def test_under_a_bound_a_client_keeps_what_the_sum_has() -> None:
     change = Update(Cached(bounded))
     rng = np.random.default_rng(0)
     far = (problem.initial + rng.normal(size=len(problem.initial))).astype(np.float32)
-    context = ClientContext(
-        client=0,
-        round=1,
-        x=np.zeros((1, 1, 8, 8), np.float32),
-        y=np.zeros(1, np.int64),
-        broadcast=problem.initial,
-        public={},
-        rng=rng,
+    context = client_context(
+        np.zeros((1, 1, 8, 8), np.float32), np.zeros(1, np.int64), broadcast=problem.initial, rng=rng
     )
     value = change.value(context, far)
     assert value.integers is not None

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from securefl.core.errors import DataError
 from securefl.core.grid import Grid
-from securefl.core.streams import stream
 from securefl.protocols.class_sums import Clipping
 from securefl.protocols.feddbe import MeanPull
 from securefl.protocols.fedlog.bodies import Clustering
@@ -34,6 +33,7 @@ from tests.support.side_by_side import (
     assert_near,
     fits,
     local,
+    overflowing,
     problem,
     records,
     vectors,
@@ -85,16 +85,18 @@ def test_adam_stays_within_its_own_rounding() -> None:
     assert np.mean(apart <= 1e-3 * 1e-3) >= 0.999
 
 
+@pytest.mark.parametrize("hidden", [(16, 8), (13, 7)], ids=["even", "odd"])
 @pytest.mark.parametrize("penalised", [False, True])
 @pytest.mark.parametrize("clip", [Clipping(), Clipping(kind="bounded", bound=0.25)])
-def test_a_body_trains_under_its_head(penalised: bool, clip: Clipping) -> None:
-    statistic = np.random.default_rng(1).random((CLASSES, 9), dtype=np.float32) + 1
+def test_a_body_trains_under_its_head(hidden: tuple[int, ...], penalised: bool, clip: Clipping) -> None:
+    head = CLASSES * (hidden[-1] + 1)
+    statistic = np.random.default_rng(1).random((CLASSES, hidden[-1] + 1), dtype=np.float32) + 1
     penalty = Clustering(statistic=statistic.tobytes(), classes=CLASSES, compact=0.3, apart=0.05)
-    here = problem(local(weight_decay=0.01))
+    here = replace(problem(local(weight_decay=0.01)), model=ModelConfig(kind="mlp", hidden=hidden))
     tail = {"under_head": True, "activation": clip.activation(), "penalty": penalty if penalised else None}
     together, alone = (run(fits(here, **tail)) for run in (Batched(one_by_one), one_by_one))
     assert steps_apart(here, together, alone).max() <= CLIENTS
-    head = CLASSES * 9
+    np.testing.assert_allclose(vectors(together), vectors(alone), atol=2e-6)
     assert np.array_equal(vectors(together)[:, -head:], np.tile(here.initial[-head:], (CLIENTS, 1)))
     moved = np.abs(vectors(together)[:, :-head] - here.initial[:-head]).max(axis=1)
     assert (moved > 1e-3).all()
@@ -130,15 +132,6 @@ def test_layers_of_any_width_train_as_alone(hidden: tuple[int, ...], changes: di
         together, alone = (vectors(run(fits(here))) for run in (Batched(one_by_one), one_by_one))
         assert_near(together, alone, 2e-4 if "optimizer" in changes else 2e-6)
         assert np.abs(together - here.initial).max(axis=1).min() > 1e-3
-
-
-def test_a_body_of_any_width_trains_under_its_head() -> None:
-    statistic = np.random.default_rng(1).random((CLASSES, 8), dtype=np.float32) + 1
-    penalty = Clustering(statistic=statistic.tobytes(), classes=CLASSES, compact=0.3, apart=0.05)
-    here = replace(problem(local()), model=ModelConfig(kind="mlp", hidden=(13, 7)))
-    tail = {"under_head": True, "activation": Clipping().activation(), "penalty": penalty}
-    together, alone = (vectors(run(fits(here, **tail))) for run in (Batched(one_by_one), one_by_one))
-    np.testing.assert_allclose(together, alone, atol=2e-6)
 
 
 PULLS = {
@@ -183,16 +176,6 @@ def _nobody(fits: Sequence[TrainingJob]) -> list[TrainingResult]:
     return []
 
 
-def test_a_penalty_changes_what_is_learnt() -> None:
-    statistic = np.random.default_rng(1).random((CLASSES, 9), dtype=np.float32) + 1
-    here = problem(local())
-    penalty = Clustering(statistic=statistic.tobytes(), classes=CLASSES, compact=0.3, apart=0.0)
-    plain, pulled = (
-        vectors(Batched(one_by_one)(fits(here, under_head=True, penalty=own))) for own in (None, penalty)
-    )
-    assert np.abs(plain - pulled).max() > 1e-3
-
-
 def test_more_clients_than_stand_together() -> None:
     here, many = problem(local()), records(2 * SLOTS + 3, "classification")
     together, alone = (vectors(run(fits(here, many))) for run in (Batched(one_by_one), one_by_one))
@@ -223,21 +206,6 @@ def test_streams_are_drawn_from_as_alone() -> None:
         assert one.context.rng.integers(2**62) == other.context.rng.integers(2**62)
 
 
-def test_who_diverges_leaves_the_others_as_they_are() -> None:
-    here = problem(local())
-    own = list(records(CLIENTS, "classification"))
-    expected = Batched(one_by_one)(fits(here, own))
-    x, y = own[4]
-    spoilt = x.copy()
-    spoilt[0] = np.nan
-    own[4] = spoilt, y
-    came = Batched(one_by_one)(fits(here, own))
-    assert isinstance(came[4], DataError)
-    assert "diverged" in str(came[4])
-    for k in set(range(CLIENTS)) - {4}:
-        np.testing.assert_array_equal(came[k], expected[k])
-
-
 def test_a_loss_that_overflows_is_told_though_the_model_is_finite() -> None:
     here = problem(local(learning_rate=1e-30, epochs=1), kind="regression")
     own = list(records(3, "regression"))
@@ -249,24 +217,30 @@ def test_a_loss_that_overflows_is_told_though_the_model_is_finite() -> None:
     ]
 
 
-def test_others_are_left_to_the_other_trainer() -> None:
-    left: list[int] = []
+class Rest:
+    """The other trainer, and the clients that were left to it."""
 
-    def rest(given: Sequence[TrainingJob]) -> list[TrainingResult]:
-        left.extend(fit.context.client for fit in given)
+    def __init__(self) -> None:
+        self.left: list[int] = []
+
+    def __call__(self, given: Sequence[TrainingJob]) -> list[TrainingResult]:
+        self.left.extend(fit.context.client for fit in given)
         return one_by_one(given)
 
+
+def test_others_are_left_to_the_other_trainer() -> None:
+    rest = Rest()
     here = problem(local())
     own = list(records(CLIENTS, "classification"))
     own[3] = own[3][0][:0], own[3][1][:0]
     came = Batched(rest)(fits(here, own))
-    assert left == [3], "who has no records trains nothing"
+    assert rest.left == [3], "who has no records trains nothing"
     assert np.array_equal(vectors(came)[3], here.initial)
-    left.clear()
+    rest.left.clear()
     images = replace(here, model=ModelConfig(kind="lenet5"), shape=(1, 28, 28))
     pictures = [(np.zeros((4, 1, 28, 28), np.float32), np.arange(4))] * 2
     Batched(rest)(fits(images, pictures))
-    assert left == [0, 1], "convolutions do not stand side by side"
+    assert rest.left == [0, 1], "convolutions do not stand side by side"
 
 
 @pytest.mark.parametrize(
@@ -289,36 +263,16 @@ def test_a_client_has_the_same_bits_whoever_is_beside_it(changes: dict[str, Any]
             np.testing.assert_array_equal(found, together[k])
 
 
-def test_a_row_without_a_record_adds_nothing_where_the_model_overflows() -> None:
-    """At a row of zeros this model is infinite, and at the records it is not."""
-    here = problem(local(learning_rate=1e-3, epochs=1))
-    start = here.initial.copy()
-    width = int(np.prod(SHAPE))
-    start[: 16 * width] = -3e38 / width
-    start[16 * width : 16 * width + 16] = 2e38
-    start[16 * width + 16 : 16 * width + 16 + 8 * 16] = 1.0
-    x = np.full((5, *SHAPE), 1.0, np.float32)
-    own = [replace(fit, start=start) for fit in fits(here, [(x, np.arange(5) % CLASSES)])]
-    (alone,) = one_by_one(own)
-    (beside,) = Batched(one_by_one)(
-        [replace(own[0], context=replace(own[0].context, rng=stream(0, "client", 2, 0)))]
-    )
-    assert isinstance(alone, np.ndarray)
-    assert isinstance(beside, np.ndarray)
-    np.testing.assert_allclose(beside, alone, rtol=1e-6)
-
-
-def test_a_full_client_hides_no_row_of_another_that_is_empty() -> None:
-    """The overflowing model of above, in a client of five records behind one that fills its batches."""
+@pytest.mark.parametrize("sizes", [(5,), (32, 5)])
+def test_a_row_without_a_record_adds_nothing_where_the_model_overflows(sizes: tuple[int, ...]) -> None:
+    """Alone, and behind a client that fills its batches."""
     here = problem(local(learning_rate=1e-3, epochs=1, batch_size=32))
-    width = int(np.prod(SHAPE))
-    start = here.initial.copy()
-    start[: 16 * width] = -3e38 / width
-    start[16 * width : 16 * width + 16] = 2e38
-    start[16 * width + 16 : 16 * width + 16 + 8 * 16] = 1.0
-    sizes = (32, 5)
     own = [(np.ones((n, *SHAPE), np.float32), np.arange(n) % CLASSES) for n in sizes]
-    assert len(vectors(Batched(one_by_one)([replace(fit, start=start) for fit in fits(here, own)]))) == 2
+    beside, alone = (
+        vectors(train([replace(fit, start=overflowing(here)) for fit in fits(here, own)]))
+        for train in (Batched(one_by_one), one_by_one)
+    )
+    np.testing.assert_allclose(beside, alone, rtol=1e-5)
 
 
 def test_a_row_without_a_record_has_no_loss_where_the_head_overflows() -> None:
@@ -402,14 +356,9 @@ def test_a_client_of_one_record_trains_beside_one_of_20_000() -> None:
 
 
 def test_large_mini_batches_are_left_to_the_other_trainer() -> None:
-    left: list[int] = []
-
-    def rest(given: Sequence[TrainingJob]) -> list[TrainingResult]:
-        left.extend(fit.context.client for fit in given)
-        return one_by_one(given)
-
+    rest = Rest()
     Batched(rest)(fits(problem(local(batch_size=MOST_ROWS + 1))))
-    assert left == list(range(CLIENTS))
+    assert rest.left == list(range(CLIENTS))
 
 
 def test_two_kinds_of_bodies_train_in_one_wave() -> None:

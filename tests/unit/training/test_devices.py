@@ -13,6 +13,7 @@ import pytest
 import torch
 from support.every import every
 from support.gpus import Exhausted, FakeGpu
+from support.tiny_dpsgd import config
 from torch import nn
 
 from securefl.core.errors import ConfigError, SecureFLError
@@ -40,7 +41,6 @@ from securefl.training.devices import (
     seeded,
 )
 from securefl.training.dpsgd import train_privately
-from securefl.training.private_steps import DPSGD
 
 X = np.random.default_rng(0).random((70, 6), dtype=np.float32)
 Y = np.arange(70) % 3
@@ -196,16 +196,7 @@ def test_a_copy_of_a_model_is_left_alone() -> None:
     assert to_vector(other).dtype == np.float32
 
 
-PRIVATE = DPSGD(
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    sampling_rate=0.5,
-    expected_batch=35,
-    steps=2,
-    optimizer="adam",
-    learning_rate=0.1,
-    proximal=0.1,
-)
+PRIVATE = config(expected_batch=35, steps=2, optimizer="adam", proximal=0.1)
 LOCAL = LocalTraining(
     optimizer="sgd", learning_rate=0.1, momentum=0.5, steps=3, batch_size=32, proximal=0.1, weight_decay=0.1
 )

@@ -24,7 +24,6 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y
-from support.every import every
 from support.exported_cards import CARD, MODEL, RECORDS
 
 from securefl.core.errors import ConfigError, DataError
@@ -207,9 +206,3 @@ def test_a_regression_answers_in_the_tables_units() -> None:
         model.predict_proba(pd.DataFrame({"size": [0]}))
     with pytest.raises(AttributeError):
         _ = model.classes_
-
-
-@every("bad", [np.zeros((2, 9)), [[1], [2, 3]], "text", None, 3.0, np.zeros(3)])
-def test_a_refusal_is_a_value_error_too(bad: Any) -> None:
-    with pytest.raises(ValueError, match="Expected"):
-        MIXED.predict(bad)

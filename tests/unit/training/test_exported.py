@@ -246,8 +246,10 @@ def test_a_card_that_says_too_little_is_refused(card: dict[str, Any], tmp_path: 
     "x", [X[0], X[:, :5], [], [[np.nan] * 6], "text", [["a"] * 6], None, X[:0], 3.0, [[1], [2, 3]]]
 )
 def test_records_of_another_shape_are_refused(x: Any, file: Path) -> None:
-    with pytest.raises(DataError, match="Expected"):
+    """By an error that scikit-learn takes for its own, too."""
+    with pytest.raises(DataError, match="Expected") as refused:
         load(file).predict(x)
+    assert isinstance(refused.value, ValueError)
 
 
 def test_nothing_of_the_file_is_left_open(file: Path) -> None:

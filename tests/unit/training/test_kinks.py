@@ -14,18 +14,19 @@ import pytest
 import torch
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
+from support.tiny_dpsgd import config
+from support.tiny_problem import client_context
 from torch import Tensor, nn
 
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.queries import ClientState, Schedule
-from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.moments import STEP, Losses, Moments
 from securefl.dp.noise import Source
 from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.training import kinks, load_vector, outputs, record_losses, to_vector
 from securefl.training.audits import train_beside_another
-from securefl.training.chunks import body_features, per_record_outputs
+from securefl.training.chunks import per_record_outputs
 from securefl.training.devices import in_mode
 from securefl.training.dpsgd import _by_layers, train_privately
 from securefl.training.draws import DrawCount
@@ -128,15 +129,7 @@ class Fixed:
 
 
 def context(x: NDArray[Any], y: NDArray[Any]) -> ClientContext:
-    return ClientContext(
-        client=0,
-        round=1,
-        x=x,
-        y=y,
-        broadcast=np.zeros(0, np.float32),
-        public={},
-        rng=np.random.default_rng(0),
-    )
+    return client_context(x, y)
 
 
 def require_features_apart(kink: Kink) -> None:
@@ -235,62 +228,8 @@ def test_no_record_turns_the_rounding_of_another(kind: str, name: str) -> None:
                 assert np.array_equal(sums(model, x[chosen], y[chosen]), alone[chosen].sum(0))
 
 
-# Models and chunks that cannot be ---------------------------------------------------------------------
-
-
-class Centred(nn.Module):
-    """Takes the mean of the rows away: every row depends on every other."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(0)
-
-
-class Hidden(nn.Module):
-    """Mixes rows outside of any layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 21), nn.Linear(21, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.first(x.flatten(1))).cumsum(0)
-
-
-MIXING: dict[str, Callable[[], nn.Module]] = {
-    "rows centred": lambda: flat(Centred()),
-    "outside of layers": Hidden,
-}
-Reads = Callable[[nn.Module, NDArray[Any], NDArray[Any]], Any]
-READS: dict[str, Reads] = {
-    "gradients": lambda model, x, y: train_privately(model, x, y, STEP_OF_ONE, "cross_entropy", Source()),
-    "features": lambda model, x, y: body_features(nn.Sequential(model, nn.Linear(10, 10)), x),
-    "outputs": lambda model, x, y: outputs(nn.Sequential(model, nn.Linear(10, 10)), "1", x),
-    "losses": lambda model, x, y: record_losses(model, x, y, "cross_entropy"),
-}
-STEP_OF_ONE = DPSGD(
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    sampling_rate=1.0,
-    expected_batch=1.0,
-    steps=1,
-    optimizer="sgd",
-    learning_rate=0.1,
-)
-
-
-@pytest.mark.parametrize("read", READS)
-@pytest.mark.parametrize("kind", MIXING)
-def test_a_model_that_mixes_records_is_refused_by_name(kind: str, read: str) -> None:
-    make = MIXING[kind]
-    wrapped = kind != "outside of layers" or read in ("features", "outputs")
-    name = "got Sequential" if wrapped else "got Hidden"
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        model = make()
-    for n in (0, 1, 5):
-        if read != "outputs" or n:  # without records there is nothing to profile
-            with pytest.raises(ConfigError, match=name):
-                READS[read](model, *records(n))
+# Chunks that cannot be ---------------------------------------------------------------------
+STEP_OF_ONE = config(sampling_rate=1.0, expected_batch=1.0, steps=1)
 
 
 @pytest.mark.parametrize("chunk", [-32, 0, 1, 31, 33, 63])

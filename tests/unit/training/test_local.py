@@ -145,13 +145,6 @@ def test_training_uses_the_decayed_rate() -> None:
     np.testing.assert_allclose(later, first / 4, rtol=1e-3, atol=1e-7)
 
 
-def test_the_proximal_term_pulls_towards_the_model_that_came() -> None:
-    start = to_vector(small_model())
-    free = trained(config(epochs=20))
-    near = trained(config(epochs=20, proximal=1.0))
-    assert np.linalg.norm(near - start) < 0.6 * np.linalg.norm(free - start)
-
-
 def test_the_proximal_step_by_hand() -> None:
     model = nn.Linear(1, 1, bias=False)
     load_vector(model, np.array([1.0]))

@@ -14,21 +14,18 @@ import pytest
 import torch
 from support.own_study import folder, written
 from support.private_studies import DPSGD
+from support.tiny_dpsgd import summed, summed_by_hand
 from support.tiny_study import FEDAVG, composed, run, text
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, nll_loss
 
 from securefl.core.errors import ConfigError
-from securefl.core.keys import SecretKey
-from securefl.dp.noise import Source
 from securefl.study import world
 from securefl.study.config import Brought, LossSection, parse, read
 from securefl.study.own_code import told
 from securefl.sweep.check import data_of
-from securefl.training import DPSGD as Private
 from securefl.training import LocalTraining, ModelConfig, train
 from securefl.training.cohorts import why_alone
-from securefl.training.dpsgd import train_privately
 from securefl.training.losses import DeclaredLoss, losses_of, require_per_record
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
@@ -52,51 +49,21 @@ def multi_label(outputs: Tensor, targets: Tensor) -> Tensor:
 OWN = DeclaredLoss(of="cross_entropy", function=focal)
 
 
-class Silent(Source):
-    """A source whose noise is zero."""
-
-    def normal(self, n: int) -> Any:
-        return np.zeros(n)
-
-
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
-
-
-def clipped_sum(loss: Any, x: Any, y: Any) -> Any:
-    """The sum of clipped gradients, of a clipping norm of 2, read off one step of that size."""
-    made, size = model(), 2.0**-10
-    settings = Private(
-        clip_norm=2.0,
-        noise_multiplier=1.0,
-        sampling_rate=1.0,
-        expected_batch=1 / size,
-        steps=1,
-        optimizer="sgd",
-        learning_rate=1.0,
-    )
-    before = torch.cat([one.detach().double().ravel() for one in made.parameters()])
-    train_privately(made, x, y, settings, loss, Silent(SecretKey(bytes(32))))
-    after = torch.cat([one.detach().double().ravel() for one in made.parameters()])
-    return ((before - after) / size).numpy()
 
 
 @pytest.mark.parametrize(
     ("loss", "y"), [(WEIGHTED, Y), (OWN, Y), (LABELS, HOT)], ids=["weights", "a function", "several labels"]
 )
 def test_each_records_gradient_is_clipped_with_its_weight(loss: DeclaredLoss, y: Any) -> None:
-    made, total = model(), 0.0
-    for at in range(len(X)):
-        value = losses_of(made(torch.tensor(X[at : at + 1])), torch.tensor(y[at : at + 1]), loss)
-        slopes = torch.autograd.grad(value.sum(), list(made.parameters()))
-        gradient = torch.cat([slope.double().ravel() for slope in slopes]).numpy()
-        total = total + gradient * min(1.0, 2.0 / np.linalg.norm(gradient))
-    whole = clipped_sum(loss, X, y)
+    whole = summed(model(), X, y, clip_norm=2.0, loss=loss)
+    total = summed_by_hand(model(), X, y, clip_norm=2.0, loss=partial(losses_of, loss=loss))
     assert np.linalg.norm(whole - total) <= 1e-3 * np.linalg.norm(total)  # read off float32 parameters
     heavy = int(np.flatnonzero(Y == 2)[0])
-    moved = whole - clipped_sum(loss, np.delete(X, heavy, 0), np.delete(y, heavy, 0))
-    assert np.linalg.norm(moved) <= 2.0 * (1 + 1e-3)
+    less = summed(model(), np.delete(X, heavy, 0), np.delete(y, heavy, 0), clip_norm=2.0, loss=loss)
+    assert np.linalg.norm(whole - less) <= 2.0 * (1 + 1e-3)
 
 
 def test_a_weight_multiplies_its_class_s_part_of_a_step() -> None:
@@ -117,7 +84,7 @@ def test_a_loss_of_own_code_sees_one_record_at_a_time() -> None:
         rows.append(len(outputs))
         return cross_entropy(outputs, labels, reduction="none")
 
-    clipped_sum(DeclaredLoss(of="cross_entropy", function=watching), X, Y)
+    summed(model(), X, Y, clip_norm=2.0, loss=DeclaredLoss(of="cross_entropy", function=watching))
     assert {*rows} == {1}
 
 

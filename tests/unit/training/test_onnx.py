@@ -13,15 +13,14 @@ import pytest
 import torch
 from support.every import every
 from support.exported_cards import CARD
+from support.tiny_problem import tiny_problem
 from torch import nn
 
 from securefl.core.errors import ConfigError
 from securefl.training.heads import Bounded, Projection
 from securefl.training.learnt import Learnt
-from securefl.training.local import LocalTraining
 from securefl.training.models import ModelConfig
 from securefl.training.own_models import OwnModel
-from securefl.training.task import Problem
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -29,23 +28,11 @@ pytest.importorskip("onnxscript")
 from securefl.training import onnx_export  # noqa: E402 - after the extra was found
 from securefl.training.onnx_export import save_onnx  # noqa: E402 - after the extra was found
 
-LOCAL = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8)
 RANDOM = Projection(kind="random", features=32, width=4, seed=3)
 
 
 def learnt(model: Any, shape: tuple[int, ...], outputs: int = 5, features: Bounded | None = None) -> Learnt:
-    problem = Problem(
-        model=model,
-        local=LOCAL,
-        kind="classification",
-        shape=shape,
-        outputs=outputs,
-        clients=2,
-        records=2,
-        server_x=np.zeros((1, *shape), np.float32),
-        server_y=np.zeros(1, np.int64),
-        seed=1,
-    )
+    problem = tiny_problem(model=model, shape=shape, outputs=outputs)
     return Learnt(problem=problem, vector=problem.initial, features=features)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.every import every
+from support.tiny_problem import tiny_problem
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError
@@ -16,7 +17,6 @@ from securefl.core.reading import convert
 from securefl.training import (
     LocalTraining,
     ModelConfig,
-    Problem,
     load_vector,
     size,
     to_vector,
@@ -411,20 +411,8 @@ def test_a_model_of_text_reads_as_many_codes_as_it_knows_whatever_its_outputs(
     """With two classes, records of other codes than 0 and 1 were left out; with 70, code 60 broke a round."""
     model = OwnModel(factory=lambda outputs: factory(outputs), name="mine", reads_text=True)
     x = np.array([[0] * PLACES, [KNOWN - 1] * PLACES, [0, 1, 2, 3, KNOWN], [0, -1, 0, 0, 0]])
-    y: Any = np.zeros(4, np.int64) if kind == "classification" else np.zeros((4, outputs), np.float32)
-    local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4)
-    problem = Problem(
-        model=model.resolved((PLACES,), outputs, 7),
-        local=local,
-        kind=kind,
-        shape=(PLACES,),
-        outputs=outputs,
-        clients=1,
-        records=4,
-        server_x=x[:0],
-        server_y=y[:0],
-        seed=0,
-    )
+    resolved = model.resolved((PLACES,), outputs, 7)
+    problem = tiny_problem(model=resolved, kind=kind, shape=(PLACES,), outputs=outputs)
     assert problem.codes is not None
     assert problem.codes.tolist() == [KNOWN] * PLACES
     fits = readable(problem, x)
@@ -433,12 +421,9 @@ def test_a_model_of_text_reads_as_many_codes_as_it_knows_whatever_its_outputs(
 
 
 def test_a_packaged_model_of_text_reads_as_many_codes_as_it_has_outputs() -> None:
-    local = LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=4)
-    known: dict[str, Any] = {"local": local, "kind": "classification", "clients": 1, "records": 1, "seed": 0}
-    empty: dict[str, Any] = {"server_x": np.zeros((0, 8), np.int64), "server_y": np.zeros(0, np.int64)}
     for outputs in (2, 65):
         model = ModelConfig(kind="char_lstm", width=0.1)
-        codes = Problem(model=model, shape=(8,), outputs=outputs, **known, **empty).codes
+        codes = tiny_problem(model=model, shape=(8,), outputs=outputs).codes
         assert codes is not None
         assert codes.tolist() == [outputs] * 8
 

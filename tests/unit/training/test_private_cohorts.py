@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support import tiny_dpsgd
+from support.side_by_side import overflowing
+from support.tiny_problem import client_context, tiny_problem
 
-from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.protocols.class_sums import Clipping
-from securefl.training import LocalTraining, ModelConfig, cohorts
+from securefl.training import cohorts
 from securefl.training.cohorts import SLOTS, Batched, clipped_sums, fit_privately, require_alike, tail_of
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.private_steps import DPSGD
@@ -31,46 +34,20 @@ RECORDS = [
 ]
 
 
-def config(**changes: Any) -> DPSGD:
-    given = {
-        "clip_norm": 0.5,
-        "noise_multiplier": 1.0,
-        "sampling_rate": 0.6,
-        "expected_batch": 20,
-        "steps": 4,
-        "optimizer": "sgd",
-        "learning_rate": 0.2,
-    }
-    return DPSGD(**{**given, **changes})
+config = partial(
+    tiny_dpsgd.config, clip_norm=0.5, sampling_rate=0.6, expected_batch=20, steps=4, learning_rate=0.2
+)
 
 
 def problem(private: DPSGD) -> Problem:
-    return Problem(
-        model=ModelConfig(kind="mlp", hidden=(16, 8)),
-        local=LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=1, batch_size=8),
-        kind="classification",
-        shape=SHAPE,
-        outputs=CLASSES,
-        clients=len(RECORDS),
-        records=1000,
-        server_x=RECORDS[0][0],
-        server_y=RECORDS[0][1],
-        seed=3,
-        private=private,
-    )
+    given = {"shape": SHAPE, "outputs": CLASSES, "clients": len(RECORDS), "records": 1000, "batch_size": 8}
+    return tiny_problem(hidden=(16, 8), private=private, epochs=1, seed=3, **given)
 
 
 def fit(here: Problem, k: int, **tail: Any) -> TrainingJob:
     x, y = RECORDS[k]
-    context = ClientContext(
-        client=k,
-        round=1,
-        x=x,
-        y=y,
-        broadcast=here.initial,
-        public={},
-        rng=np.random.default_rng(0),
-        source=Source(SecretKey(bytes([k]) * 32)),
+    context = client_context(
+        x, y, client=k, broadcast=here.initial, source=Source(SecretKey(bytes([k]) * 32))
     )
     return TrainingJob(problem=here, start=here.initial, context=context, **tail)
 
@@ -180,21 +157,16 @@ def test_a_client_with_an_unusable_record_is_not_silent(bad: float) -> None:
     x, y = own.context.x.copy(), own.context.y.copy()
     x[10], y[10] = bad, -1
     spoilt = replace(own, context=replace(own.context, x=x, y=y))
-    without = replace(
-        own, context=replace(own.context, x=np.delete(x, 10, 0), y=np.delete(y, 10), source=Source())
-    )
-    assert vectors(Batched(one_by_one)([spoilt, fit(here, 1)])).shape == (2, len(here.initial))
-    assert vectors(Batched(one_by_one)([without])).shape == (1, len(here.initial))
+    without = replace(own, context=replace(own.context, x=np.delete(x, 10, 0), y=np.delete(y, 10)))
+    for wave in ([spoilt, fit(here, 1)], [without]):
+        assert vectors(Batched(one_by_one)(wave)).shape == (len(wave), len(here.initial))
 
 
 def test_an_empty_row_adds_nothing_where_the_model_overflows() -> None:
     """At a row of zeros this model is infinite. One record more or less must not tell of it."""
     private = config(sampling_rate=1.0, steps=1, learning_rate=1e-3, chunk=32)
-    here, width = problem(private), int(np.prod(SHAPE))
-    start = here.initial.copy()
-    start[: 16 * width] = -3e38 / width
-    start[16 * width : 16 * width + 16] = 3e38
-    start[16 * width + 16 : 16 * width + 16 + 8 * 16] = 1.0
+    here = problem(private)
+    start = overflowing(here)
     x, y = np.ones((33, *SHAPE), np.float32), np.arange(33) % CLASSES
     for sizes in ((32,), (31,), (33,), (32, 33), (1, 31)):
         wave = []

@@ -15,47 +15,26 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from support.forked import check_ended, noted, runs, wait_for
+from support.tiny_dpsgd import config
+from support.tiny_problem import client_context, tiny_problem
 from support.tiny_training import small_data
 
-from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError, DataError, WorkerDied
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.storage.files import write
-from securefl.training import LocalTraining, ModelConfig
+from securefl.training import ModelConfig
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.parallel import Forked, _shares
-from securefl.training.private_steps import DPSGD
 from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Problem
 
-LOCAL = LocalTraining(optimizer="adam", learning_rate=0.01, epochs=2, batch_size=8)
-DPSGD_CONFIG = DPSGD(
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    sampling_rate=0.3,
-    expected_batch=8,
-    steps=3,
-    optimizer="sgd",
-    learning_rate=0.1,
-)
+DPSGD_CONFIG = config(sampling_rate=0.3)
 
 
-def problem(model: ModelConfig | None = None, shape: tuple[int, ...] = (4,), **changes: Any) -> Problem:
-    x, y = small_data(6)
-    return Problem(
-        model=model or ModelConfig(kind="mlp", hidden=(6,)),
-        local=LOCAL,
-        kind="classification",
-        shape=shape,
-        outputs=3,
-        clients=8,
-        records=200,
-        server_x=x,
-        server_y=y,
-        seed=1,
-        **changes,
-    )
+def problem(**changes: Any) -> Problem:
+    adam = {"optimizer": "adam", "learning_rate": 0.01, "batch_size": 8}
+    return tiny_problem(width=4, **{"hidden": (6,), **adam, **changes})
 
 
 def fit(
@@ -66,13 +45,11 @@ def fit(
     return TrainingJob(
         problem=of,
         start=of.initial,
-        context=ClientContext(
+        context=client_context(
+            own,
+            y,
             client=client,
-            round=1,
-            x=own,
-            y=y,
             broadcast=of.initial,
-            public={},
             rng=np.random.default_rng(client),
             source=None if key is None else Source(SecretKey(bytes([key]) * 32)),
         ),
@@ -112,7 +89,7 @@ def test_workers_give_the_bits_of_one_process(workers: int, forks: list[int]) ->
 
 def test_convolutions_with_batch_norm_give_the_same_bits() -> None:
     def convolved() -> list[TrainingJob]:
-        of = problem(ModelConfig(kind="lenet5"), (1, 28, 28))
+        of = problem(model=ModelConfig(kind="lenet5"), shape=(1, 28, 28))
         images = [np.random.default_rng(k).normal(size=(20, 1, 28, 28)).astype(np.float32) for k in range(4)]
         return [fit(of, k, n=20, x=x) for k, x in enumerate(images)]
 
@@ -168,7 +145,7 @@ def test_the_work_is_shared_by_records() -> None:
 def test_a_client_that_diverges_is_told_as_in_one_process(bad: int) -> None:
     def diverging() -> list[TrainingJob]:
         fits = wave()
-        fits[bad] = replace(fits[bad], problem=replace(problem(), local=replace(LOCAL, learning_rate=1e30)))
+        fits[bad] = replace(fits[bad], problem=problem(learning_rate=1e30))
         return fits
 
     expected = one_by_one(diverging())
@@ -180,7 +157,7 @@ def test_a_client_that_diverges_is_told_as_in_one_process(bad: int) -> None:
 def test_another_error_is_raised_as_in_one_process(bad: int, forks: list[int]) -> None:
     def frozen() -> list[TrainingJob]:
         fits = wave()
-        of = problem(ModelConfig(kind="mlp", hidden=()))
+        of = problem(hidden=())
         fits[bad] = replace(fit(of, bad), under_head=True)
         return fits
 

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from support.every import every
 from support.supernets import CNN, LOCAL, MLP, context, problem, supernet
+from support.tiny_dpsgd import config
 from support.tiny_study import spied, study
 
 from securefl.algorithm.clients import ClientContext, Population, State
@@ -26,7 +27,6 @@ from securefl.protocols.averaging import weights
 from securefl.protocols.client_state import digest_of
 from securefl.protocols.contributions import Sampling
 from securefl.protocols.parts import ServerContext
-from securefl.training.private_steps import DPSGD
 
 COHORT = {0: 1, 1: 1, 2: 1}
 
@@ -266,24 +266,8 @@ def test_in_the_clear_zeros_take_no_bytes_and_an_observer_sees_the_subnets(tmp_p
 
 def test_what_subnets_cannot_be_searched_under_is_refused() -> None:
     options = Adds(fraction=1.0)
-    private = DPSGD(
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        sampling_rate=0.1,
-        expected_batch=4,
-        steps=1,
-        optimizer="sgd",
-        learning_rate=0.1,
-    )
     with pytest.raises(ConfigError, match=r"no \[dpsgd\]"):
-        options.build(problem(MLP, private=private))
+        options.build(problem(MLP, private=config()))
     with pytest.raises(ConfigError, match="two classes or more"):
         options.build(problem(MLP, kind="regression"))
     assert supernet(CNN).units
-
-
-@every("word", ["epsilon", "least", "fewest", "lasting", "weight", "offset"])
-def test_an_option_of_another_name_is_an_unknown_key(word: str) -> None:
-    """`epsilon` was the inexactness of masks, in an arm beside the epsilon of [privacy]."""
-    with pytest.raises(ConfigError, match=f"Unknown key `{word}`"):
-        study(f'[[arm]]\nname = "x"\nprotocol = "adds"\nfraction = 1.0\n{word} = 1\n')

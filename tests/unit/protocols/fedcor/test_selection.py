@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.choices import chosen
+from support.tiny_problem import client_context
 from support.tiny_study import spied, study, world
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import ClientContext, Population, State
+from securefl.algorithm.clients import Population, State
 from securefl.algorithm.queries import Answers, CohortQuery, Total
 from securefl.core.streams import client_stream
 from securefl.protocols.averaging import Averaging, Uniform, sampling
@@ -225,13 +226,11 @@ def test_what_remains_a_trial_and_its_round_tell_of_who_is_in_one_of_them() -> N
         update = Update(Part(problem), sampling(COUNT, "partial", trials=1))
         trial, own = (
             update.compute(
-                ClientContext(
-                    client=0,
+                client_context(
+                    x,
+                    y,
                     round=4,
-                    x=x,
-                    y=y,
                     broadcast=problem.initial,
-                    public={},
                     rng=client_stream(3, 4, 0, number),
                     number=number,
                 )

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.every import every
-from support.tiny_problem import tiny_problem
+from support.tiny_problem import client_context, tiny_problem
 
-from securefl.algorithm.clients import ClientContext
 from securefl.core.release import Adjacency
 from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.fedlog.bodies import Public
@@ -26,11 +25,7 @@ def statistic(client_bound: float | None = None) -> Statistic:
 
 
 def integers(made: Statistic, x: Any, y: Any) -> Any:
-    context = ClientContext(
-        client=0, round=1, x=np.asarray(x, np.float32), y=np.asarray(y), broadcast=np.zeros(0, np.float32),
-        public={}, rng=np.random.default_rng(0),
-    )  # fmt: skip
-    value = made.compute(context).integers
+    value = made.compute(client_context(np.asarray(x, np.float32), np.asarray(y))).integers
     assert value is not None
     return value
 

@@ -84,15 +84,6 @@ def test_an_empty_class_gets_no_direction_and_one_class_all() -> None:
     np.testing.assert_allclose(alone, 2 * t[:1] / (1 + t[0, 0]))
 
 
-def test_the_head_classifies() -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(3, size=300)
-    phi = np.hstack([np.ones((300, 1)), np.eye(3)[labels] + 0.2 * rng.normal(size=(300, 3))])
-    t = np.zeros((3, 4))
-    np.add.at(t, labels, phi)
-    assert np.mean((phi @ solve(t).T).argmax(1) == labels) > 0.97
-
-
 @every(
     "bad", [np.full((2, 3), np.nan), np.full((2, 3), np.inf), np.zeros((0, 3)), np.zeros(3), -np.ones((2, 3))]
 )

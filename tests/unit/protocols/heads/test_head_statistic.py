@@ -10,8 +10,8 @@ import pytest
 import torch
 from support.every import every
 from support.tiny_heads import problem
+from support.tiny_problem import client_context
 
-from securefl.algorithm.clients import ClientContext
 from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.protocols.heads import Heads
@@ -35,28 +35,6 @@ def blocks(name: str, width: int = 3, grid: Grid = FINE) -> Blocks:
 def summed(of: Blocks, phi: Any, y: Any) -> Any:
     rows = Bounding(kind="clip-l2").integers(np.asarray(phi, float))
     return of.on_grid(of.exact(rows, np.asarray(y))) * of.grid.step
-
-
-def distances(of: Blocks, records: int = 400) -> tuple[float, float]:
-    """The farthest that adding, and that replacing a record moved the sums, over many records."""
-    rng = np.random.default_rng(3)
-    phi = rng.standard_normal((records, of.width))
-    phi /= np.linalg.norm(phi, axis=1, keepdims=True)
-    phi = np.vstack([phi, np.eye(of.width), -np.eye(of.width), 0.5 * phi[:20]])
-    y = np.append(rng.integers(3, size=records), rng.integers(3, size=2 * of.width + 20))
-    own = np.array([summed(of, phi[i : i + 1], y[i : i + 1]) for i in range(len(y))])
-    squares = np.sum(own**2, axis=1)
-    apart = squares[:, None] + squares[None] - 2 * own @ own.T
-    return float(np.sqrt(squares.max())), float(np.sqrt(apart.max()))
-
-
-@every("name", SENT)
-def test_a_search_comes_close_to_the_declared_sensitivity_and_never_beyond(name: str) -> None:
-    of = blocks(name)
-    added, replaced = distances(of)
-    for found, adjacency in ((added, "add-remove"), (replaced, "replace-one")):
-        declared = of.sensitivity(adjacency)  # type: ignore[arg-type]
-        assert 0.97 * declared < found <= declared
 
 
 def test_sensitivities_are_those_of_the_proof() -> None:
@@ -110,39 +88,13 @@ def test_the_grid_holds_the_sums_of_many_records_without_cutting() -> None:
 
 
 def compute(made: Statistic, x: Any, y: Any) -> Any:
-    context = ClientContext(
-        client=0, round=1, x=np.asarray(x, np.float32), y=np.asarray(y), broadcast=np.zeros(0, np.float32),
-        public={}, rng=np.random.default_rng(0),
-    )  # fmt: skip
-    return made.compute(context)
+    return made.compute(client_context(np.asarray(x, np.float32), np.asarray(y)))
 
 
 def statistic(**options: Any) -> Statistic:
     (made,) = Heads(**{"head": "ridge", **options}).build(problem()).contributions
     assert isinstance(made, Statistic)
     return made
-
-
-@every("kind", ["unit-l2", "clip-l2"])
-@every("projection", ["none", "leading", "random"])
-def test_no_record_moves_a_client_s_value_by_more_than_declared(kind: Any, projection: Any) -> None:
-    made = statistic(
-        bounding=Bounding(kind=kind), projection=projection, width=None if projection == "none" else 3
-    )
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(6, 5)), rng.integers(3, size=6)
-    odd = [np.full(5, v) for v in (0.0, 1e6, -1e6, 3e38, np.nan, np.inf, 1e-30)]
-    base = compute(made, x, y).floats()
-    there = [
-        compute(made, np.vstack([x, record]), np.append(y, label)).floats()
-        for record in [*odd, *(10 * rng.normal(size=(20, 5)))]
-        for label in (0, 2, -1, 3)
-    ]
-    claimed = made.spec.sensitivity
-    assert max(np.linalg.norm(t - base) for t in there) <= claimed["record", "add-remove"]
-    assert max(np.linalg.norm(s - t) for s in there for t in there) <= claimed["record", "replace-one"]
-    unknown = compute(made, [np.ones(5), np.full(5, np.nan)], [3, 0])
-    assert not unknown.integers.any(), "records without a label or a number take no part"
 
 
 def test_sums_of_many_records_are_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,22 +163,6 @@ def test_a_head_that_cannot_be_solved_for_is_told_of(tmp_path: Path, monkeypatch
     )
 
 
-def test_fewer_records_than_features_have_a_head(tmp_path: Path) -> None:
-    of = study("none", options='head = "ridge"', clients="2")
-    here = build(of, 1)
-    few = replace(here, records=[(x[:15], y[:15]) for x, y in here.records])
-    assert run(of, tmp_path, few).records[-1]["accuracy"] > 0.2
-
-
-def test_noise_beyond_all_records_leaves_a_finite_head(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    couple(monkeypatch, b"heads")
-    for head in ("prototypes", "ridge", "lda"):
-        record = run(study("local", 0.05, f'head = "{head}"'), tmp_path / head).records[-1]
-        assert 0 <= record["accuracy"] <= 0.5
-
-
 def test_a_run_that_stopped_after_the_exchange_goes_on_without_asking_anybody(tmp_path: Path) -> None:
     """The attack: a callback fails in round 1. The resumed run asks nobody, and its server joins nobody."""
     of = study("none", options='head = "ridge"', rounds=2)

@@ -214,16 +214,6 @@ def test_figures_of_fedcor() -> None:
         assert [figure for (figure,) in own] == found, label
 
 
-def test_figures_of_adds() -> None:
-    """Rows such as `ADDS (LRP) 90.25%±\\%\\ \\pm 0.93%percent\\% ...`, in percent."""
-    whole = paper("adds.txt")
-    block = whole[whole.index("TABLE III") : whole.index("FedCelebA\nMethod AccG")]
-    for label, figure in adds.PRINTED.items():
-        line = next(line for line in block.splitlines() if line.startswith(f"{label} "))
-        mean, deviation = re.findall(r"([\d.]+)%±\\%\\ \\pm ([\d.]+)%", line)[0]
-        assert (figure.mean, figure.deviation) == pytest.approx((float(mean) / 100, float(deviation) / 100))
-
-
 @every(("table", "place"), [(fedlog.TABLE_1_MNIST, 0), (fedlog.TABLE_1_CIFAR10, 1)])
 def test_figures_of_fedlog(table: Table, place: int) -> None:
     """Rows such as `FedAvg 89.76±plus-or-minus\\pm±0.69 3.45±plus-or-minus\\pm±0.02Gb 26.29...`."""
@@ -300,6 +290,8 @@ def test_the_sizes_of_adds_are_shares_of_fedavgs() -> None:
     found = {row.label: printed(dense, adds.SHARES, row.label) for row in dense.rows}
     assert found["FedAvg"] == [Figure(mean=1.0), Figure(mean=1.0)]
     assert found["ADDS (LRP)"] == [Figure(mean=0.1506), Figure(mean=0.4651)]
+    for label, figure in adds.PRINTED.items():
+        assert (100 * figure.mean, 100 * figure.deviation) == pytest.approx(adds.IMAGES[label][:2])
 
 
 def black_images(*_: object, **__: object) -> Split:
