@@ -17,6 +17,7 @@ from handbook import commands, keys
 from securefl.algorithm import Plan
 from securefl.commands.exit_codes import ExitCode
 from securefl.deployment import Updates
+from securefl.study.packaged import packaged
 
 ROOT = Path(__file__).parents[2]
 _FLOWERS = frozenset({"--trusted-entities"})
@@ -72,6 +73,8 @@ def _checks(quoted: str) -> Iterator[Callable[[str], bool]]:
         yield is_command
     elif re.match(r"make [a-z][\w-]*$", quoted):
         yield is_target
+    elif re.match(r"python [a-z]", quoted):
+        yield lambda text: (ROOT / text.split()[1]).is_file()
     elif re.match(r"--[a-z]", quoted):
         yield _is_option
     elif re.match(r"securefl(\.\w+)+$", quoted):
@@ -87,7 +90,10 @@ def _checks(quoted: str) -> Iterator[Callable[[str], bool]]:
 
 
 def is_command(text: str) -> bool:
-    """Whether a command of ours has this name and these options."""
+    """Whether a command of ours has this name and these options, on a packaged study or a file."""
+    on = re.match(r"securefl (?:run|sweep|plan) ([a-z_0-9]+)(?: |$)", text)
+    if on is not None and on[1] not in packaged():
+        return False
     command: click.Command = commands.cli
     for word in text.split()[1:]:
         if not isinstance(command, click.Group):

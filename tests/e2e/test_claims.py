@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -10,20 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.changed_protocols import Changed
 from support.every import every
 from support.offenders import offenders
 from support.tiny_study import FEDAVG, FEDPROF, run, study, world
 
-from securefl.algorithm.clients import (
-    Algorithm,
-    ClientContext,
-    Contribution,
-    Device,
-    Evaluation,
-    Population,
-    State,
-)
-from securefl.algorithm.queries import Answers, CohortQuery, Value
+from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.queries import Value, ValueSpec
 from securefl.protocols.contributions import Count, Size
 from securefl.study import results, run_report
 from securefl.study.arm import ArmRun, arm_folder, checkpoint_file
@@ -32,71 +24,34 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Arm
 from securefl.study.seeded import World
 from securefl.study.world import build
-from securefl.training.task import Problem
 
 BY_SIZE = '[[arm]]\nname = "RP"\nprotocol = "fedavg_rp"\nscheme = "I"\nfraction = 0.5\n'
 
 
 @dataclass(frozen=True)
-class Lying:
-    """`options`, but client 1 claims to have `claim` records."""
+class Claiming:
+    """Numbers of records, of which client 1 claims another one."""
 
-    options: ProtocolOptions
-    claim: float
-
-    def build(self, problem: Problem) -> Algorithm:
-        return _Lying(self.options.build(problem), self.claim)
-
-
-@dataclass(frozen=True)
-class _LyingSize(Size):
-    claim: float = 0.0
-
-    def compute(self, context: ClientContext) -> Value:
-        return Value(clear=np.array([self.claim])) if context.client == 1 else super().compute(context)
-
-
-@dataclass(frozen=True)
-class _LyingCount(Count):
-    claim: float = 0.0
-
-    def compute(self, context: ClientContext) -> Value:
-        return Value(clear=np.array([self.claim])) if context.client == 1 else super().compute(context)
-
-
-@dataclass(frozen=True)
-class _Lying:
-    own: Algorithm
+    own: Size | Count
     claim: float
 
     @property
-    def contributions(self) -> tuple[Contribution, ...]:
-        return tuple(
-            _LyingSize(s.problem, claim=self.claim)
-            if isinstance(s, Size)
-            else _LyingCount(s.problem, claim=self.claim)
-            if isinstance(s, Count)
-            else s
-            for s in self.own.contributions
-        )
+    def spec(self) -> ValueSpec:
+        return self.own.spec
 
-    def evaluate(self, state: State, devices: Sequence[Device]) -> Evaluation:
-        return self.own.evaluate(state, devices)
+    def compute(self, context: ClientContext) -> Value:
+        return Value(clear=np.array([self.claim])) if context.client == 1 else self.own.compute(context)
 
-    def start(self) -> State:
-        return self.own.start()
 
-    def round(
-        self, state: State, population: Population, number: int, rng: np.random.Generator
-    ) -> Generator[CohortQuery, Answers, State]:
-        return self.own.round(state, population, number, rng)
+def lying(options: ProtocolOptions, claim: float) -> Arm:
+    changed = Changed(options, lambda own: Claiming(own, claim) if isinstance(own, Size | Count) else own)
+    return Arm(name="x", protocol="fedavg", options=changed)
 
 
 @every("claim", [-1e9, 0.0, 1.7e308])
 def test_a_false_number_of_records_costs_its_sender_alone(claim: float, tmp_path: Path) -> None:
     of = study(BY_SIZE, rounds=3)
-    lying = Arm(name="x", protocol="fedavg", options=Lying(of.arms[0].options, claim))
-    finished = run(of, tmp_path, arm=lying)
+    finished = run(of, tmp_path, arm=lying(of.arms[0].options, claim))
     for record in finished.records:
         assert set(record["rejected_from"]) == {"client-0001"}
         assert record["answered"] == sorted(set(record["selected"]))
@@ -107,11 +62,11 @@ def test_a_false_number_of_records_costs_its_sender_alone(claim: float, tmp_path
 def test_a_false_count_in_a_sum_stays_within_the_records_there_are(claim: float, tmp_path: Path) -> None:
     """Beyond the grid it is cut to it, since silence would tell; n is false, and still one that n can be."""
     of = study(FEDAVG.replace("0.5", "1.0"), rounds=3)
-    lying = Arm(name="x", protocol="fedavg", options=Lying(of.arms[0].options, claim))
-    finished = run(of, tmp_path, arm=lying)
+    arm = lying(of.arms[0].options, claim)
+    finished = run(of, tmp_path, arm=arm)
     assert not any(record["rejected_from"] for record in finished.records)
     assert not finished.records[0]["abstained"]
-    with Checkpoint(checkpoint_file(arm_folder(tmp_path, lying, 3))) as checkpoint:
+    with Checkpoint(checkpoint_file(arm_folder(tmp_path, arm, 3))) as checkpoint:
         state, _ = checkpoint.load()
     assert state is not None
     assert 6 <= state.memory["records"][0] <= world(of).problem.records

@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from support.command_line import securefl
 from support.started import Started
 from support.tiny_study import FEDAVG, FEDPROF, text
 
-from securefl.core.installed import entry_points
 from securefl.study.packaged import packaged
 
 
@@ -43,34 +41,6 @@ def toml(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(text(FEDAVG, FEDPROF))
     return path
-
-
-def commands() -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = [()]
-    for point in entry_points(group="securefl.commands"):
-        command = point.load()
-        found.append((point.name,))
-        if isinstance(command, click.Group):
-            found += [(point.name, name) for name in command.commands]
-    return found
-
-
-# Help -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "arguments", [("rum",), ("run",), ("run", "x", "--colour"), ("data", "fetch", "mnst"), ("data", "lst")]
-)
-def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, err = securefl(capfd, *arguments)
-    assert (code, out) == (2, "")
-    assert "Usage: securefl" in err
-
-
-def test_a_file_is_no_run_folder(toml: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, _, err = securefl(capfd, "run", toml, "--out", toml)
-    assert code == 2
-    assert "is a file" in err
 
 
 # Run --------------------------------------------------------------------------------------------
@@ -161,38 +131,6 @@ def test_a_damaged_file_is_not_parsed(
     line = error_line(err)
     assert "Expected the published file" in line
     assert "securefl data fetch mnist" in line
-
-
-@pytest.mark.parametrize(
-    ("content", "part"),
-    [
-        (text().replace("learning_rate", "learning_rat"), "did you mean `learning_rate`?"),
-        (text(non_private='["update"]'), "'profile' would leave its client without noise"),
-        (text().replace("hidden = [8]", 'profiled_layer = "fc9"'), "got 'fc9'"),
-        (text(clients=5000), "Expected clients <= "),
-        ("x = [", "Expected TOML"),
-    ],
-)
-def test_a_config_error_is_one_line(
-    content: str, part: str, toml: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    toml.write_text(content)
-    code, out, err = securefl(capfd, "run", toml, "--out", tmp_path / "out")
-    assert (code, out) == (1, "")
-    assert part in error_line(err)
-
-
-def test_unknown_studies_and_folders(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, _, err = securefl(capfd, "run", tmp_path / "none.toml")
-    assert code == 1
-    assert "none.toml" in error_line(err)
-    assert "List the packaged ones with: securefl studies" in err
-    code, _, err = securefl(capfd, "report", tmp_path)
-    assert code == 1
-    assert "Expected a run folder" in error_line(err)
-    code, _, err = securefl(capfd, "studies", "dmo")
-    assert code == 1
-    assert "got 'dmo'" in error_line(err)
 
 
 # Lists ------------------------------------------------------------------------------------------

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
+from support.coordinated import federation
 from support.every import every
 from support.grid_double import GridDouble
+from support.party_folders import enrolled
 from support.tiny_study import text, with_privacy
 
 from securefl.core.errors import ConfigError, LocalProtocolError
-from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.deployment import folder, keys, pinning
-from securefl.deployment.party import PartySession
-from securefl.deployment.party_setup import PartyStudy
-from securefl.deployment.roster import line_of, parse
 from securefl.flower.exchange import relay
 from securefl.flower.study_strategy import StudyStrategy
 from securefl.study import config
@@ -39,45 +33,17 @@ def masked(arm: str) -> str:
     return with_privacy(said, {"sum": '"masked"', "dropout": "0.25", "corrupt": "0.0"})
 
 
-def enrol(root: Path, study: str) -> list[str]:
-    """Folders of all parties below `root`, pinned to one roster."""
-    found = config.parse(study)
-    made = PartyStudy.of(found, found.arms[0], found.study.seeds[0])
-    names = [*map(client_name, range(CLIENTS)), *made.names]
-    for name in names:
-        part = folder.PartyOptions(
-            name=name, arm=made.arm, seed=made.world.seed, counter=root / "counters" / name
-        )
-        folder.init(root / name, made, part)
-    roster = "\n".join(line_of(keys.read(root / name, name).member()) for name in names)
-    for name in names:
-        pinning.pin(root / name, parse(roster), roster)
-    return names
-
-
-def _node(name: str, resident: PartySession, message: Message) -> Message:
-    return relay(message, name, resident.answer)
-
-
-@contextmanager
-def grid_of(root: Path, names: list[str]) -> Iterator[GridDouble]:
-    with ExitStack() as stack:
-        residents = {
-            name: stack.enter_context(folder.opened(root / name)).session()
-            for name in names
-            if name != SERVER
-        }
-        nodes = {10 + at: partial(_node, *own) for at, own in enumerate(residents.items())}
-        yield GridDouble(nodes)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("arm", [FEDPROF, FEDLOG], ids=["fedprof", "fedlog"])
 def test_a_study_s_rounds_are_a_strategy(arm: str, tmp_path: Path) -> None:
-    names = enrol(tmp_path, masked(arm))
-    with grid_of(tmp_path, names) as grid:
+    enrolled(tmp_path, masked(arm))
+    with federation(tmp_path, masked(arm)) as own:
+        nodes = {
+            10 + at: lambda message, name=name: relay(message, name, own.up[name])
+            for at, name in enumerate(own.names)
+        }
         strategy = StudyStrategy(tmp_path / SERVER, tmp_path / "run", deadline=60.0, patience=1.0)
-        result = strategy.start(grid)
+        result = strategy.start(GridDouble(nodes))
     assert set(result.evaluate_metrics_serverapp) == {1, 2}
     assert 0 <= float(result.evaluate_metrics_serverapp[2]["accuracy"]) <= 1  # type: ignore[arg-type]
     # A deployed client draws its mini-batches by itself. Each has all records here: their order differs.

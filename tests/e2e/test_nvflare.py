@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.checkout import copied
 
 from securefl.accounting import statement
 
-ROOT = Path(__file__).parents[2]
 SITES = tuple(f"client-{number:04}" for number in range(5))
 
 # It makes an environment of its own: a minute of pip, and the simulator's processes after that.
@@ -23,12 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The run's folder, and what `make nvflare` printed in a copy of the repository without environments."""
-    home = tmp_path_factory.mktemp("clean")
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in listed.stdout.splitlines():
-        if os.path.lexists(ROOT / name):
-            (home / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, home / name, follow_symlinks=False)
+    home = copied(tmp_path_factory.mktemp("clean"))
     # Nothing of the tests' own environment may help.
     ours = ("PYTHONPATH", "VIRTUAL_ENV", "PYTEST_ADDOPTS")
     done = subprocess.run(

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from PIL import Image
-from support.command_line import said
+from support.command_line import done, said
 from support.feature_files import HEADS, study
 
 import securefl
@@ -41,12 +41,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def done(*words: object) -> str:
-    found = said(*words)
-    assert found.exit_code == 0, found.output
-    return found.output
-
-
 def trained(data: str, head: str = LDA) -> None:
     """A study of these lines of [data] in study.toml, run and exported to model.safetensors."""
     path = study(Path(), data, head, epsilon="inf")
@@ -63,7 +57,7 @@ def test_texts_get_a_head(folder: Path) -> None:
     test = np.arange(len(whole)) % 5 == 0
     whole[~test].to_csv("seen.csv", index=False)
     whole[test].to_csv("new.csv", index=False)
-    written = done("features", "seen.csv", "--text", "text", "--target", "topic", "--out", "seen.npz")
+    written = said("features", "seen.csv", "--text", "text", "--target", "topic", "--out", "seen.npz").output
     lines = written.partition("[data]\n")[2]
     assert 'classes = ["kitchen", "sport", "weather"]' in lines
     trained(lines.partition("seen.npz\n")[0])
@@ -85,9 +79,9 @@ def photos(root: Path) -> None:
 
 def test_a_folder_of_images_by_an_own_network(folder: Path) -> None:
     photos(folder / "photos")
-    written = done(
+    written = said(
         "features", "photos", "--out", "p.npz", "--network", "net:Means", "--about", "means", "--size", 16
-    )
+    ).output
     assert re.search("were computed by means, SHA-256 [0-9a-f]{16}; its training data", written)
     trained('source = "p.npz"\nclasses = ["day", "night"]')
     done(
@@ -106,31 +100,29 @@ def test_a_folder_of_images_by_an_own_network(folder: Path) -> None:
     assert set(pd.read_csv("predicted.csv")["prediction"]) == {"night"}
 
 
-def test_features_of_another_network_are_refused(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("network", "about", "match"),
+    [
+        (
+            "net:Means",
+            "other means",
+            "expected features by 'means, SHA-256 .*', as the model's card says, "
+            "got features by 'other means, ",
+        ),
+        ("other:Other", "means", "the network of the card"),
+    ],
+    ids=["other words", "other code under the same words"],
+)
+def test_features_of_another_network_are_refused(network: str, about: str, match: str, folder: Path) -> None:
     """The attack: rows of the same width, which another network computed, would be read without a word."""
     photos(folder / "photos")
     done("features", "photos", "--out", "p.npz", "--network", "net:Means", "--about", "means")
     trained('source = "p.npz"\nclasses = ["day", "night"]')
-    done("features", "photos", "--out", "other.npz", "--network", "net:Means", "--about", "other means")
-    refused = said("predict", "model.safetensors", "other.npz", "-o", "predicted.csv")
-    assert isinstance(refused.exception, DataError)
-    assert re.search(
-        "expected features by 'means, SHA-256 .*', as the model's card says, got features by 'other means, ",
-        str(refused.exception),
-    )
-    assert not Path("predicted.csv").exists()
-
-
-def test_features_of_another_network_under_the_same_words_are_refused(folder: Path) -> None:
-    """The attack: the same --about for another file of code."""
-    photos(folder / "photos")
-    done("features", "photos", "--out", "p.npz", "--network", "net:Means", "--about", "means")
-    trained('source = "p.npz"\nclasses = ["day", "night"]')
     Path("other.py").write_text(MEANS.replace("Means", "Other"))
-    done("features", "photos", "--out", "other.npz", "--network", "other:Other", "--about", "means")
+    done("features", "photos", "--out", "other.npz", "--network", network, "--about", about)
     refused = said("predict", "model.safetensors", "other.npz", "-o", "predicted.csv")
     assert isinstance(refused.exception, DataError)
-    assert "the network of the card" in str(refused.exception)
+    assert re.search(match, str(refused.exception))
     assert not Path("predicted.csv").exists()
 
 

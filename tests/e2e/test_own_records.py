@@ -1,19 +1,16 @@
-"""A new user: own CSV and module, plan, run with DP and masks, sweep, export, load; Parquet; Python alone."""
+"""A new user: own CSV and module, DP and masks, by a sweep and from Python alone."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from sklearn.datasets import load_breast_cancer
+from support.command_line import said
 
 import securefl
-from securefl.commands.exit_codes import ExitCode
-from securefl.commands.main import cli
 from securefl.study import run_report
 
 pytestmark = [pytest.mark.docs, pytest.mark.filterwarnings("ignore:An arm of Run:RuntimeWarning")]
@@ -64,7 +61,6 @@ class Net(nn.Sequential):
         super().__init__(nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, outputs))
 """
 HOSPITALS = 4
-OF_COLUMN = 'columns = { hospital = { categories = ["0", "1", "2", "3"] } }\n'
 
 
 @pytest.fixture
@@ -84,61 +80,13 @@ def cancer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
     return frame
 
 
-def told(*words: object) -> str:
-    done = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
-    assert done.exit_code in (ExitCode.DONE, ExitCode.UNLEARNT), done.output
-    return done.stdout
-
-
-def test_a_table_and_a_module_by_commands(cancer: pd.DataFrame) -> None:
-    spent = json.loads(told("plan", "mine.toml", "--json"))["arms"][0]["epsilon"]["server"]
-    told("run", "mine.toml", "--out", "run", "--workers", 1)
-    told("export", "run", "--arm", "FedAvg", "-o", "model.safetensors", "--run-code")
-    names: dict[str, type] = {}
-    exec(Path("net.py").read_text(), names)
-    trained = securefl.load("model.safetensors", model=names["Net"])
-    x, y = securefl.run("mine.toml", out="run", workers=1).test_records()
-    last = json.loads(Path("run/summary.json").read_text())["arms"][0]["final_accuracy"]
-    assert np.mean(trained.predict(x) == y) == pytest.approx(last, abs=1e-12)
-    assert last > 0.5
-    assert trained.card["privacy"]["epsilon"]["server"] == pytest.approx(spent)
-    assert 0 < spent < 20
-
-
 @pytest.mark.parametrize("command", ["plan", "sweep"])
 def test_a_sweep_names_code_before_it_runs(cancer: pd.DataFrame, command: str) -> None:
     Path("net.py").write_text('raise ImportError("as soon as it runs")\n')
     Path("sweep.toml").write_text(STUDY + '[sweep.grid]\n"dpsgd.noise_multiplier" = [1.0, 4.0]\n')
-    done = CliRunner().invoke(cli, [command, "sweep.toml"])
-    assert done.exception is not None
-    assert "The model comes from net:Net in" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_sweep_of_it(cancer: pd.DataFrame) -> None:
-    Path("sweep.toml").write_text(STUDY + '[sweep.grid]\n"dpsgd.noise_multiplier" = [1.0, 4.0]\n')
-    told("plan", "sweep.toml")
-    told("sweep", "sweep.toml", "--out", "swept", "--workers", 1)
-    summary = pd.read_csv("swept/summary.csv")
-    assert summary["epsilon_server"].iloc[1] < summary["epsilon_server"].iloc[0]
-    assert "<html" in Path("swept/sweep.html").read_text()
-
-
-def test_a_file_of_parquet_for_each_hospital(cancer: pd.DataFrame) -> None:
-    pytest.importorskip("pyarrow")
-    Path("hospitals").mkdir()
-    for name, own in cancer.groupby("hospital"):
-        own.drop(columns="hospital").to_parquet(f"hospitals/{name}.parquet", index=False)
-    text = (
-        STUDY.replace('"cancer.csv"', '"hospitals"')
-        .replace('client_column = "hospital"\n', "")
-        .replace(OF_COLUMN, "")
-    )
-    Path("mine.toml").write_text(text)
-    run = securefl.run("mine.toml", out="run", workers=1)
-    assert run.private.participation["client"].nunique() == HOSPITALS
-    x, y = run.test_records()
-    assert np.mean(run.model().predict(x) == y) == run.metrics["accuracy"].iloc[-1]
+    ended = said(command, "sweep.toml")
+    assert ended.exception is not None
+    assert "The model comes from net:Net in" in ended.stderr
 
 
 def test_from_python_alone(cancer: pd.DataFrame) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.command_line import said
+from support.command_line import done, said
 from support.every import every
 from support.exported_cards import CARD, RECORDS, values
 from support.own_study import NET, people, written
 from support.tiny_study import FEDAVG
 
 import securefl
-from securefl.commands.exit_codes import ExitCode
 from securefl.core.errors import ConfigError, DataError
 from securefl.study import run_report
 from securefl.training.exported import save
@@ -30,12 +29,6 @@ HEADS = '[[arm]]\nname = "head"\nprotocol = "heads"\nhead = "ridge"\n'
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:An arm of Run:RuntimeWarning")
-
-
-def done(*words: object) -> str:
-    found = said(*words)
-    assert found.exit_code in (ExitCode.DONE, ExitCode.UNLEARNT), (found.output, found.exception)
-    return found.stdout
 
 
 def refused(*words: object) -> str:

@@ -123,36 +123,6 @@ def test_an_unfinished_run_has_no_report_yet(tmp_path: Path) -> None:
         reopen(tmp_path / "none")
 
 
-# What stops a study is told before anything trains ---------------------------------------------
-
-
-@every(
-    ("toml", "part"),
-    [
-        (text(non_private='["update"]'), "'profile' would leave its client without noise"),
-        (text(non_private="[]"), "'update' would leave its client without noise"),
-        (
-            text().replace("hidden = [8]", 'profiled_layer = "fc9"'),
-            "got 'fc9'; the nearest names are fc",
-        ),
-        (text(clients=5000), "Expected clients <= "),
-        (text(FEDAVG, FEDPROF + "alpha = [1.0, 2.0]\n"), "one alpha for each of 6 clients, got 2"),
-        (text().replace("budget = inf", "budget = 8.0"), "whose epsilon is infinite"),
-        (text().replace('"digits"', '"shakespeare"'), "shakespeare"),
-    ],
-)
-def test_a_study_that_cannot_run_leaves_no_folder(
-    toml: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SECUREFL_DATA", str(tmp_path / "nowhere"))
-    told: list[object] = []
-    with pytest.raises(Exception, match=part) as caught:
-        run_study(parse(toml), tmp_path / "run", lambda *round_: told.append(round_))
-    assert type(caught.value).__module__ == "securefl.core.errors"
-    assert told == []
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_budget_holds_against_those_it_is_against(tmp_path: Path) -> None:
     """The key holder learns nothing: a budget against it alone is met by unprotected updates."""
     toml = text(FEDPROF).replace("budget = inf", "budget = 0.0")

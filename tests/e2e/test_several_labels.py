@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import accuracy_score
-from support.command_line import said
+from support.command_line import done, said
 from support.every import every
 from support.own_study import written
 from support.private_studies import DPSGD
@@ -20,7 +20,6 @@ from support.tiny_study import with_privacy
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import securefl
-from securefl.commands.exit_codes import ExitCode
 from securefl.core.errors import ConfigError, DataError
 from securefl.data import Dataset
 from securefl.study import world
@@ -56,12 +55,6 @@ def arrays(n: int = 240) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 def text(data: str = DATA, *, extra: str = "", rounds: int = 2, **privacy: str) -> str:
     whole = written(data=data, model=MLP, extra=extra, rounds=rounds)
     return with_privacy(whole, privacy).replace("batch_size = 48", "batch_size = 8")
-
-
-def done(*words: object) -> str:
-    found = said(*words)
-    assert found.exit_code in (ExitCode.DONE, ExitCode.UNLEARNT), (found.output, found.exception)
-    return found.stdout
 
 
 def test_from_a_table_to_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,6 +257,8 @@ def test_a_lie_in_prose_is_found() -> None:
     lies_of_all_kinds = [
         "`securefl runn STUDY`",
         "`securefl plan STUDY --jsn`",
+        "`securefl sweep fedlog_tradeof`",
+        "`python benchmarks/nothing.py`",
         "`securefl party serv P`",
         "`make demos`",
         "`--wrokers`",

@@ -22,7 +22,7 @@ from securefl.commands.exit_codes import ExitCode
 from securefl.commands.plan import plan
 from securefl.commands.run import run as run_command
 from securefl.commands.sweep import sweep
-from securefl.core.errors import ConfigError, SecureFLError
+from securefl.core.errors import SecureFLError
 from securefl.study import run_report, world
 from securefl.study.checkpoint import Checkpoint
 from securefl.sweep.cells import Cell, parse_sweep
@@ -136,31 +136,6 @@ def test_finished_cells_are_not_run_again(done: tuple[Path, Path, Result]) -> No
         f"Page: {out / 'sweep.html'}",
         f"With all figures, not for publication: {out / 'private' / 'sweep.html'}",
     ]
-
-
-def test_another_configuration_is_refused(done: tuple[Path, Path, Result], tmp_path: Path) -> None:
-    _, out, _ = done
-    other = swept(written(tmp_path, NOISED + GRID.replace("8.0", "4.0")), out)
-    assert other.exit_code == 1
-    assert isinstance(other.exception, ConfigError)
-    assert "holds a sweep of another configuration; choose another folder" in str(other.exception)
-
-
-def test_nothing_runs_where_a_cell_would_be_refused(tmp_path: Path) -> None:
-    bad = swept(written(tmp_path, NOISED + GRID.replace("[1, 2]", "[1, 0]")), tmp_path / "out")
-    assert bad.exit_code == 1
-    assert "In the 2 cells with rounds = 0: [study] Expected rounds in [1, 10^6]" in str(bad.exception)
-    assert not (tmp_path / "out").exists()
-
-
-def test_run_names_the_command_for_a_sweep(tmp_path: Path) -> None:
-    toml = written(tmp_path, NOISED + GRID)
-    result = CliRunner().invoke(run_command, [str(toml), "--out", str(tmp_path / "out")])
-    assert result.exit_code == 1
-    assert (
-        str(result.exception)
-        == f"Expected a study without a section [sweep], got {toml}; run it with: securefl sweep {toml}"
-    )
 
 
 def test_nothing_runs_where_a_cell_could_not_begin(tmp_path: Path) -> None:

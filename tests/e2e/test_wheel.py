@@ -20,11 +20,11 @@ from pathlib import Path
 
 import pytest
 import release
+from support.checkout import copied, listed
 
 from securefl import __version__
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 BUILD = release.BACKEND
 ANOTHER = """
 [build-system]
@@ -56,20 +56,9 @@ def built(tree: Path, what: str, out: Path) -> Path:
     return made
 
 
-def listed() -> list[str]:
-    """All tracked files that are there."""
-    said = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [name for name in said.splitlines() if os.path.lexists(ROOT / name)]
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of all tracked files, so that nothing is built in the checkout."""
-    home = tmp_path_factory.mktemp("tree")
-    for name in listed():
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, home / name, follow_symlinks=False)
-    return home
+    return copied(tmp_path_factory.mktemp("tree"))
 
 
 @pytest.fixture(scope="module")

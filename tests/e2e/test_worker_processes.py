@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from support.cheap_runs import unreported
 from support.forked import runs
 from support.hidden_studies import counts
 from support.tiny_study import FEDAVG, FEDPROF, text, with_privacy
 from support.waiting import waiting
 
-from securefl.study import session
 from securefl.study.config import read
 from securefl.study.session import run_study
 
@@ -38,9 +38,7 @@ def until_ended(pids: list[int]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_lanes_end_with_their_run_however_it_ends(
-    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lanes_end_with_their_run_however_it_ends(number: signal.Signals, tmp_path: Path) -> None:
     with waiting(MASKED, tmp_path, "sign:1", "--workers", "2") as begun:
         lanes = children(begun.process.pid)
         assert len(lanes) == 2
@@ -52,7 +50,9 @@ def test_lanes_end_with_their_run_however_it_ends(
         begun.process.wait(timeout=60)
         until_ended(lanes)
     out = tmp_path / "out"
-    monkeypatch.setattr(session, "_written", lambda *_: (None, out))  # the report takes longer than the run
     told: list[int] = []
-    run_study(read(out / "study.toml"), out, lambda arm, seed, record: told.append(len(record["answered"])))
+    with unreported():
+        run_study(
+            read(out / "study.toml"), out, lambda arm, seed, record: told.append(len(record["answered"]))
+        )
     assert told == [4] * 4, "a round was lost"

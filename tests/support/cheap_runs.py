@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from securefl.accounting import composition
 from securefl.report.pages import Picture
 from securefl.storage.processes import Name, Supervisor
-from securefl.study import observed, run_report
+from securefl.study import observed, run_report, session
 from securefl.sweep import run as cells
 from securefl.sweep import tradeoff_plots
 
@@ -43,6 +44,14 @@ def _blank(module: Any, function: str) -> Iterator[None]:
 
 undrawn = partial(_blank, run_report, "figures")
 unplotted = partial(_blank, tradeoff_plots, "pictures")
+
+
+@contextmanager
+def unreported() -> Iterator[None]:
+    """No report is written: it takes longer than all rounds of a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_written", lambda *_: (None, Path()))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,12 +8,20 @@ from unittest.mock import patch
 import pytest
 from click.testing import CliRunner, Result
 
+from securefl.commands.exit_codes import ExitCode
 from securefl.commands.main import cli, main
 
 
 def said(*words: object) -> Result:
     """What a command says and returns; an error is in the result."""
     return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+def done(*words: object) -> str:
+    """What a command says on stdout, if it ended well: a model of a few rounds may have learnt nothing."""
+    found = said(*words)
+    assert found.exit_code in (ExitCode.DONE, ExitCode.UNLEARNT), (found.output, found.exception)
+    return found.stdout
 
 
 def securefl(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from support.matching_place import Place, call, kl, write
 
 from securefl.dp.moments import MeanVariance
 from securefl.matching.profiles import divergence
+
+PADS = ("pads", "pads-128")
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,7 @@ from securefl.matching.profiles import divergence
         pytest.param("mean-only", "strong", "b.json", marks=pytest.mark.slow),
         pytest.param("full", "compact", "b.json", marks=pytest.mark.slow),
         pytest.param("full", "strong-encrypted", "b.enc", marks=pytest.mark.slow),
+        *((variant, params, "b.json") for variant in ("full", "mean-only") for params in PADS),
     ],
 )
 def test_scores_by_name_within_a_joint_bound(
@@ -36,7 +40,12 @@ def test_scores_by_name_within_a_joint_bound(
     assert set(found) == {"scores", "error_bound"}
     assert list(found["scores"]) == ["p1", "p2"]
     for label, score in found["scores"].items():
-        assert abs(score - kl(label)) <= found["error_bound"] < 0.01
+        assert abs(score - kl(label)) <= found["error_bound"] < (1e-3 if params in PADS else 0.01)
+    if params in PADS:
+        told = place.encrypt("p1")
+        (bound,) = re.findall(r"all 1000 scores of this key within (\S+)\n", told)
+        assert found["error_bound"] <= 1.1 * float(bound) < 1e-3
+        assert "probability" not in told + place.reveal(), "a bound of pads always holds"
 
 
 def test_strong_is_checked_and_needs_a_declaration_and_keys_of_clients(place: Place) -> None:

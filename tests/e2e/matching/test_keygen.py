@@ -229,14 +229,10 @@ def test_a_keygen_that_comes_late_finds_the_pair_of_the_other(
     assert whole("evaluator", tmp_path / "V")
 
 
-def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "K").write_text("mine")
-    assert "got a file. Choose another path" in call(
-        "keygen", "--role", "evaluator", "--out", tmp_path / "K", code=1
-    )
+def test_a_link_to_nothing_is_not_overwritten_and_parameters_are_the_key_holders(tmp_path: Path) -> None:
     (tmp_path / "V").mkdir()
     (tmp_path / "V" / "evaluator.pub").symlink_to("nowhere")
     assert "never overwritten" in call("keygen", "--role", "evaluator", "--out", tmp_path / "V", code=1)
     told = call("keygen", "--role", "evaluator", "--params", "pads", "--out", tmp_path / "W", code=2)
     assert "for the role key-holder alone" in told
-    assert left(tmp_path) == {"K", "V", "V/evaluator.pub"}
+    assert left(tmp_path) == {"V", "V/evaluator.pub"}

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from support.every import every
 from support.matching_place import CLIENTS, Place, kl, write
 
 from securefl.accounting.ledger import Ledger, Terms
@@ -29,22 +28,6 @@ def revealed(place: Place) -> tuple[dict[str, dict[str, float]], int]:
     keys = ("--secret", place.root / "K/secret.key", "--evaluator", place.root / "V/evaluator.pub")
     told, _, code = said("reveal", *keys, place.root / "scores.enc", "--json")
     return json.loads(told), code
-
-
-@every("variant", ["full", "mean-only"])
-@every("params", ["pads", "pads-128"])
-def test_scores_by_name_within_a_bound_that_always_holds(variant: str, params: str, tmp_path: Path) -> None:
-    place = Place(tmp_path, "--variant", variant, "--params", params)
-    told = place.encrypt("p1")
-    bound = re.findall(r"all 1000 scores of this key within (\S+)\n", told)
-    assert "probability" not in told
-    place.match()
-    found = json.loads(place.reveal("--json"))
-    assert set(found) == {"scores", "error_bound"}
-    assert list(found["scores"]) == ["p1", "p2"]
-    for label, score in found["scores"].items():
-        assert abs(score - kl(label)) <= found["error_bound"] <= 1.1 * float(bound[0]) < 1e-3
-    assert "probability" not in place.reveal()
 
 
 def test_the_same_scores_again_count_once_and_are_released_once(place: Place) -> None:

@@ -31,6 +31,47 @@ def test_calibrate_prints_what_scripts_read() -> None:
     assert found["sigma"] == pytest.approx(sensitivity * found["noise_multiplier"])
 
 
+def test_calibrate_goes_both_ways() -> None:
+    schedule = ("--delta", 1e-5, "--batch", 50, "--records", 1000, "--epochs", 1, "--rounds", 20)
+    there = call("calibrate", "--epsilon", 2, *schedule)
+    assert (there["sampling_rate"], there["steps"], there["rounds"]) == (0.05, 20, 20)
+    assert 0.98 * 2 <= there["epsilon"] <= 2
+    back = call(
+        "calibrate",
+        "--noise-multiplier",
+        there["noise_multiplier"],
+        "--delta",
+        1e-5,
+        "--sampling-rate",
+        0.05,
+        "--steps",
+        400,
+    )
+    assert back["epsilon"] == pytest.approx(there["epsilon"], abs=1e-9)
+    plain = call("calibrate", "--noise-multiplier", 2, "--delta", 1e-5, "--releases", 4)
+    assert plain["epsilon"] == pytest.approx(4.3772, abs=1e-4)
+
+
+MISSING = (
+    ("--delta 1e-5 --sampling-rate 0.1 --steps 5", "neither"),
+    ("--epsilon 1 --noise-multiplier 1 --delta 1e-5 --sampling-rate 0.1 --steps 5", "both"),
+    ("--epsilon 1 --delta 1e-5 --sampling-rate 0.1", "schedule"),
+    ("--epsilon 1 --delta 1e-5 --sampling-rate 0.1 --steps 5 --epochs 1", "both"),
+    ("--epsilon 1 --delta 1e-5 --rounds 5 --steps 3", "--sampling-rate, or"),
+    ("--epsilon 1 --delta 1e-5 --batch 50 --steps 3", "--records of"),
+    ("--epsilon 1 --delta 1e-5 --sampling-rate 0.1 --steps 5 --releases 3", "no --releases"),
+)
+
+
+def test_calibrate_explains_what_is_missing() -> None:
+    wrong = []
+    for words, said in MISSING:
+        result = CliRunner().invoke(cli, ["calibrate", *words.split()])
+        if result.exit_code != 2 or said not in result.output or "Traceback" in result.output:
+            wrong.append((words, result.output))
+    assert wrong == []
+
+
 @every("of", ["--epsilon", "--noise-multiplier"])
 @every("sensitivity", ["0", "-1", "nan", "inf"])
 def test_a_sensitivity_that_is_none_is_refused(sensitivity: str, of: str) -> None:

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from securefl.commands.choices import declared_options, require_free
+from securefl.commands.choices import declared_options
 from securefl.commands.main import cli
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import DataError
 from securefl.matching import document
 from securefl.matching.evaluator import Evaluator
 from securefl.matching.key_holder import KeyHolder
 from securefl.matching.options import Options
 from securefl.matching.profiles import Anchor, Bounds
-from securefl.matching.sealed import PROFILE, Profile
+from securefl.matching.sealed import Profile
 
 
 def test_another_evaluators_declaration_is_refused(tmp_path: Path) -> None:
@@ -35,14 +35,6 @@ def test_another_evaluators_declaration_is_refused(tmp_path: Path) -> None:
         assert found.declared is not None
     with pytest.raises(DataError):
         declared_options(holder.public, evaluator.public, path)
-
-
-def test_an_output_replaces_no_file_of_another_kind(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    require_free(path, PROFILE)
-    path.write_text("notes")
-    with pytest.raises(ConfigError):
-        require_free(path, PROFILE)
 
 
 def test_a_client_is_told_what_the_evaluator_chose(tmp_path: Path) -> None:

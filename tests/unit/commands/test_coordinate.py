@@ -89,25 +89,25 @@ def test_json_has_what_ledgers_are_asked_for_and_nothing_else_on_stdout(own: Fed
     assert "answered; " not in done.stdout
 
 
-@pytest.mark.parametrize("text", ["client-0001", "client-0001=", "=/srv/x.sock"])
-def test_a_socket_without_name_or_path_is_wrong_usage(text: str, own: Federation) -> None:
-    done = call("server", "--socket", text)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        *(
+            (("--socket", text), "Expected NAME=PATH, got")
+            for text in ("client-0001", "client-0001=", "=/srv/x.sock")
+        ),
+        # For nan no wait ever ended.
+        *(((option, "nan"), "numbers of seconds, got") for option in ("--wait", "--deadline")),
+        (
+            ("--flower", "here", "--socket", "client-0001=/srv/x.sock"),
+            "Name sockets (--parties, --socket) or a SuperLink (--flower), not both.",
+        ),
+    ],
+)
+def test_wrong_usage_is_told(words: tuple[str, ...], said: str, own: Federation) -> None:
+    done = call("server", *words)
     assert done.exit_code == 2
-    assert "Expected NAME=PATH, got" in done.stderr
-
-
-@pytest.mark.parametrize("option", ["--wait", "--deadline"])
-def test_no_number_of_seconds_is_wrong_usage(option: str, own: Federation) -> None:
-    """For nan no wait ever ended."""
-    done = call("server", option, "nan")
-    assert done.exit_code == 2
-    assert "numbers of seconds, got" in done.stderr
-
-
-def test_sockets_beside_a_superlink_are_wrong_usage(own: Federation) -> None:
-    done = call("server", "--flower", "here", "--socket", "client-0001=/srv/x.sock")
-    assert done.exit_code == 2
-    assert "Name sockets (--parties, --socket) or a SuperLink (--flower), not both." in done.stderr
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,6 @@ def state(seed: int) -> State:
     return State(rng.normal(size=7).astype(np.float32), memory)
 
 
-def test_a_new_checkpoint_is_empty(tmp_path: Path) -> None:
-    with Checkpoint(tmp_path / "c.sqlite") as checkpoint:
-        assert checkpoint.load() == (None, [])
-
-
 def test_states_come_back_bit_for_bit_and_rounds_in_order(tmp_path: Path) -> None:
     path = tmp_path / "c.sqlite"
     for number in range(1, 12):

@@ -17,12 +17,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from support.command_line import said
 from support.every import every
 from support.own_study import NET, folder
 from support.tiny_study import FEDAVG, text
 
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.deployment.folder import PartyOptions, init
 from securefl.deployment.party_setup import PartyStudy
@@ -52,10 +51,6 @@ def ran(where: Path) -> bool:
     before = mark.exists()
     mark.unlink(missing_ok=True)
     return before
-
-
-def said(*words: object) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def refused(path: Path) -> str:
@@ -413,17 +408,6 @@ def test_a_worker_is_given_what_its_sweep_was_told_to_trust(tmp_path: Path) -> N
         )
     assert "chmod go-w" in str(said[0])
     assert said[1] is None
-
-
-def test_a_chosen_trial_is_a_folder_of_the_program_too(tmp_path: Path) -> None:
-    """It is copied from a trial's, whose note of the study's folder holds for that one alone."""
-    home, trial = tmp_path / "study", tmp_path / "trial"
-    path = named(home)
-    claim(trial, read(path))
-    shutil.copytree(trial, tmp_path / "chosen")
-    assert HOME in refused(tmp_path / "chosen" / "study.toml")
-    note_home(tmp_path / "chosen", home)
-    assert told(read(tmp_path / "chosen" / "study.toml"))
 
 
 def test_a_party_opens_code_under_the_rule(tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ from support.tiny_study import FEDAVG, FEDPROF, text, with_privacy
 from securefl.core.errors import ConfigError
 from securefl.protocols.fedprof import FedProf
 from securefl.study.config import Study, parse, read, slug
-from securefl.study.packaged import packaged
-from securefl.sweep.cells import has_sweep, parse_sweep
 
 GOOD = text()
 
@@ -75,23 +73,11 @@ def test_an_infinite_budget_is_no_limit() -> None:
     assert parse(changed("budget = inf", "budget = 3")).privacy.plan(1).budget == 3.0
 
 
-@every("name", sorted(packaged()))
-def test_every_packaged_study_parses(name: str) -> None:
-    text_ = packaged()[name]
-    cells = [cell.study for cell in parse_sweep(text_).cells] if has_sweep(text_) else [parse(text_)]
-    assert all(of.arms for of in cells)
-
-
 @every(
     ("old", "new", "parts"),
     [
-        ("learning_rate", "learning_rat", ("[local]", "`learning_rat`", "did you mean `learning_rate`?")),
         ('kind = "iid"', 'kid = "iid"', ("[data.partition]", "did you mean `kind`?")),
-        ('kind = "iid"', 'kind = "idd"', ("`partition.kind`", "did you mean `iid`?")),
         ('"fedprof"', '"fedprf"', ("'fedprf'", "did you mean `fedprof`?", "known are active_fl")),
-        ('"mlp"', '"mpl"', ("[model]", "'mpl'", "did you mean `mlp`?")),
-        ('"clear"\nnoise', '"claer"\nnoise', ("[privacy] `scores`", "did you mean `clear`?")),
-        ('"key-holder"', '"keyholder"', ("`adversaries`", "did you mean `key-holder`?")),
         ("[[arm]]", "[network]\ndroput = 0.1\n[[arm]]", ("[network]", "did you mean `dropout`?")),
     ],
 )
@@ -104,9 +90,7 @@ def test_a_misspelt_name_is_told_with_the_nearest(old: str, new: str, parts: tup
 @every(
     ("old", "new", "key"),
     [
-        ("rounds = 2", 'rounds = "2"', "[study] `rounds`"),
         ("rounds = 2", "rounds = true", "[study] `rounds`"),
-        ("rounds = 2", "rounds = 2.0", "[study] `rounds`"),
         ("seeds = [3]", 'seeds = ["3"]', "[study] `seeds`"),
         ('name = "tiny"', "name = 3", "[study] `name`"),
         ("rounds = 2", "rounds = 2026-01-01", "[study] Expected text, numbers and lists"),
@@ -144,25 +128,20 @@ def test_a_union_is_told_in_one_sentence() -> None:
 
 
 @every(
-    "key", ["sum", "scores", "noise", "unit", "adjacency", "delta", "budget", "adversaries", "non_private"]
-)
-def test_privacy_has_no_silent_defaults(key: str) -> None:
-    lines = [line for line in GOOD.splitlines() if not line.startswith(f"{key} =")]
-    assert f"[privacy] Missing key `{key}`; add it" in told("\n".join(lines))
-
-
-@every(
     ("key", "takes"),
     [
-        ("scores", '"clear" or "ckks" or "pads"'),
-        ("noise", '"none" or "local" or "distributed" or "central" or "key-holder"'),
-        ("delta", "a number in (0, 1)"),
-        ("adversaries", 'a list of "server" or "key-holder" or "others"'),
+        *((key, "") for key in ("sum", "unit", "adjacency", "budget", "non_private")),
+        ("scores", ': "clear" or "ckks" or "pads".'),
+        ("noise", ': "none" or "local" or "distributed" or "central" or "key-holder".'),
+        ("delta", ": a number in (0, 1)."),
+        ("adversaries", ': a list of "server" or "key-holder" or "others".'),
     ],
 )
-def test_a_missing_key_is_told_with_what_it_takes(key: str, takes: str) -> None:
+def test_privacy_has_no_silent_defaults_and_a_missing_key_is_told_with_what_it_takes(
+    key: str, takes: str
+) -> None:
     lines = [line for line in GOOD.splitlines() if not line.startswith(f"{key} =")]
-    assert f"[privacy] Missing key `{key}`; add it: {takes}." in told("\n".join(lines))
+    assert f"[privacy] Missing key `{key}`; add it{takes}" in told("\n".join(lines))
 
 
 @pytest.mark.parametrize("section", ["study", "data", "model", "local", "privacy"])
@@ -175,8 +154,6 @@ def test_a_missing_section_is_named(section: str) -> None:
 
 
 def test_arms_have_different_folders() -> None:
-    assert "different names" in told(text(FEDAVG, FEDAVG))
-    assert "different names" in told(text(FEDAVG, FEDAVG.replace('"FedAvg"', '"fedavg!"')))
     assert slug("FedProf, partial (α = 10)") == "fedprof-partial-α-10"
     assert slug("../../etc") == "etc"
 
@@ -207,10 +184,6 @@ def test_an_unknown_encoding_hides_no_other_mistake() -> None:
     assert "Expected `validation` beside test_on" in said
 
 
-def test_no_arms_at_all() -> None:
-    assert "Missing section [[arm]]" in told(GOOD[: GOOD.index("[[arm]]")])
-
-
 def test_a_section_is_a_table() -> None:
     body = GOOD.replace("[cost]", "")
     assert "[cost] Expected a table, got 3" in told("cost = 3\n" + body)
@@ -229,13 +202,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'name = "caf\xe9"')
     with pytest.raises(ConfigError, match=r"latin\.toml.*UTF-8"):
         read(tmp_path / "latin.toml")
-
-
-def test_an_error_in_a_file_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(changed("rounds = 2", "rounds = 0"))
-    with pytest.raises(ConfigError, match=r"mine\.toml: \[study\]"):
-        read(path)
 
 
 @every(("name", "value"), [("blur_sigma", 1e12), ("noise_deviation", 1e308)])

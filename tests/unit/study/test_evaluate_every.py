@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -11,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from rich.console import Console
 from support.every import every
 from support.tiny_study import FEDAVG, run, text
 
@@ -20,10 +18,8 @@ from securefl.core.release import PARTIES
 from securefl.engine.account import Account
 from securefl.report import plots
 from securefl.study import results, run_report
-from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
 from securefl.study.forecast import Forecast, lines
-from securefl.study.progress import Bars
 from securefl.study.session import run_study
 
 
@@ -47,11 +43,6 @@ def test_rounds_between_have_no_accuracy_and_all_else_is_the_same(tmp_path: Path
         assert told(often, name) == told(seldom, name)
 
 
-def test_the_last_round_is_always_tested(tmp_path: Path) -> None:
-    assert told(run(study(5), tmp_path / "a").records, "accuracy")[:-1] == [None] * 4
-    assert told(run(study(4), tmp_path / "b").records, "accuracy")[-1] is not None
-
-
 def test_a_run_that_budgets_end_is_tested_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everybody = frozenset(range(6))
     monkeypatch.setattr(
@@ -61,24 +52,6 @@ def test_a_run_that_budgets_end_is_tested_at_its_end(tmp_path: Path, monkeypatch
     assert (first["accuracy"], first["ended"], second["ended"]) == (None, False, True)
     assert second["accuracy"] is not None
     assert second["retired"] == sorted(everybody)
-
-
-def test_a_resumed_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(study(2), tmp_path / "whole").records
-    save = Checkpoint.save
-
-    def cut(self: Checkpoint, number: int, *args: Any) -> None:
-        if number == 4:
-            raise KeyboardInterrupt
-        save(self, number, *args)
-
-    with monkeypatch.context() as at:
-        at.setattr(Checkpoint, "save", cut)
-        with pytest.raises(KeyboardInterrupt):
-            run(study(2), tmp_path / "cut")
-    resumed = run(study(2), tmp_path / "cut").records
-    assert told(resumed, "accuracy") == told(whole, "accuracy")
-    assert told(resumed, "loss") == told(whole, "loss")
 
 
 @every("every", [0, -1, 6])
@@ -111,22 +84,6 @@ def test_a_target_is_reached_where_every_seed_was_tested() -> None:
     )
     assert results.rounds_to(0.3, frame) == 2
     assert results.rounds_to(0.7, frame) == 4
-
-
-def test_progress_says_a_dash() -> None:
-    of, out = study(2, rounds=10), io.StringIO()
-    record = {
-        "round": 10,
-        "bytes_up": 1,
-        "bytes_down": 1,
-        "wall_seconds": 0.1,
-        "epsilon": {"server": 1.0},
-    }
-    with Bars(of, Console(file=out, width=200)) as bars:
-        bars.tell(of.arms[0], 3, {**record, "accuracy": None})
-        bars.tell(of.arms[0], 3, {**record, "accuracy": 0.5})
-    assert "acc -    " in out.getvalue()
-    assert "acc 0.500" in out.getvalue()
 
 
 def test_the_forecast_mentions_it() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support.every import every
+from support.read_only import content
 from support.tiny_study import FEDAVG, text
 
 from securefl.accounting.statements import identity_of
@@ -52,15 +53,11 @@ def told(*words: object) -> str:
     return str(done.exception) if done.exception is not None else done.output
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def test_nothing_is_written_in_the_run(finished: Path, tmp_path: Path) -> None:
-    before = files(finished)
+    before = content(finished)
     said = told(finished, "--arm", "FedAvg", "--seed", 5, "-o", tmp_path / "model.safetensors")
     assert "seed 5, 2 rounds: the model that all clients have" in said
-    assert files(finished) == before
+    assert content(finished) == before
 
 
 def test_the_same_run_gives_the_same_bytes(finished: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from click.testing import CliRunner
 from support import tiny_study
 from support.every import every
+from support.read_only import content
 
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
@@ -22,17 +23,13 @@ FORMER = {
 }
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def refused(file: Path, word: str, *typed: str) -> None:
     """The command ends as an error of the user that names the file, the word and another release."""
-    before = contents(file.parent)
+    before = content(file.parent)
     ended = CliRunner().invoke(cli, typed).exception
     assert isinstance(ended, ConfigError), ended
     assert all(part in str(ended) for part in (str(file), word, "another release")), ended
-    assert contents(file.parent) == before
+    assert content(file.parent) == before
 
 
 @every("word", FORMER)

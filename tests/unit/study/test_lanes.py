@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cheap_runs import unreported
 from support.every import every
 from support.forked import check_ended, noted, wait_for
 from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
@@ -20,7 +21,6 @@ from support.tiny_study import FEDAVG, FEDPROF, plain, study, world
 from securefl.accounting.ledger import Ledger
 from securefl.accounting.store import Terms
 from securefl.core.errors import DataError, WorkerDied
-from securefl.study import session
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
@@ -48,7 +48,8 @@ def played(workers: int, folder: Path, tell: Callable[..., None] | None = None, 
         if tell is not None:
             tell(arm, seed, record)
 
-    run_study(of(workers), folder, telling, baselines=False, **options)
+    with unreported():
+        run_study(of(workers), folder, telling, baselines=False, **options)
     return told
 
 
@@ -72,14 +73,6 @@ def results(folder: Path) -> dict[str, Any]:
             assert state is not None
             found[f"{arm.name} {seed}"] = state.broadcast.tobytes(), plain(records), charges
     return found
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_report() -> Iterator[None]:
-    """It takes longer than all rounds."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(session, "_written", lambda *_: (None, Path()))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +261,8 @@ def test_an_arm_alone_has_all_workers(tmp_path: Path, monkeypatch: pytest.Monkey
     one = study(FEDAVG, rounds=1)
     processes: list[bool] = []
     in_round(monkeypatch, 1, lambda arm, lane: processes.append(lane))
-    run_study(replace(one, runtime=RuntimeSection(workers=3)), tmp_path, lambda *_: None)
+    with unreported():
+        run_study(replace(one, runtime=RuntimeSection(workers=3)), tmp_path, lambda *_: None)
     assert processes == [False]
 
 

@@ -177,6 +177,19 @@ def test_releases_of_the_round_at_hand_are_missing(of: Study, cut: Path, whole: 
         statement(cut / "ledger.sqlite", party="server")
 
 
+@pytest.mark.parametrize("how", ["deleted", "emptied", "another's"])
+def test_it_is_lost_or_replaced(how: str, of: Study, cut: Path, tmp_path: Path) -> None:
+    """What was released would be counted from zero."""
+    for suffix in ("", "-wal", "-shm"):
+        (cut / (FILE + suffix)).unlink()
+    if how == "emptied":
+        (cut / FILE).touch()
+    if how == "another's":
+        run(of, tmp_path / "other")
+        shutil.copy(home(of, tmp_path / "other") / FILE, cut / FILE)
+    refused(of, cut, "entries that were noted")
+
+
 def test_a_torn_log_is_noticed_by_whoever_reads_the_ledger(cut: Path) -> None:
     before = statement(cut / "ledger.sqlite", party="server").releases
     assert len(before) == KILLED * 6
@@ -341,16 +354,28 @@ def test_a_study_that_was_changed_behind_the_run(of: Study, cut: Path) -> None:
         run(parse(of.text.replace("epsilon = 8.0", "epsilon = 7.0")), cut.parents[3])
 
 
-def test_rounds_that_are_missing_in_a_checkpoint(of: Study, cut: Path) -> None:
-    with closing(sqlite3.connect(cut / FILE, isolation_level=None)) as db:
-        db.execute("DELETE FROM rounds WHERE round = 2")
-    refused(of, cut, "rounds are missing")
+EDITED = {
+    "a record": (
+        "UPDATE rounds SET record = replace(record, 'retries_left\": 0', 'retries_left\": 9')",
+        "a row is not as it was written",
+    ),
+    "a round": ("DELETE FROM rounds WHERE round = 2", "rounds are missing"),
+    "a secret": ("UPDATE parties SET round = 1", "is an older copy"),
+    "the session": ("DELETE FROM bound WHERE name = 'session'", "a row is not as it was written"),
+    "the journal's identity": ("UPDATE journal SET identity = 'another'", "not the one that the run began"),
+    "all secrets": ("DELETE FROM parties", "is an older copy"),
+    "a table": ("DROP TABLE attempts", "its tables are not those"),
+    "its kinds": ("DROP TABLE kinds", "is damaged"),
+    "the version of a part": ("UPDATE kinds SET version = 99 WHERE name = 'journal'", "got version 99"),
+}
 
 
-def test_a_record_that_was_edited(of: Study, cut: Path) -> None:
+@pytest.mark.parametrize(("edit", "said"), EDITED.values(), ids=EDITED)
+def test_whatever_is_edited_beside_the_releases(edit: str, said: str, of: Study, cut: Path) -> None:
     with closing(sqlite3.connect(cut / FILE, isolation_level=None)) as db:
-        db.execute("UPDATE rounds SET record = replace(record, 'retries_left\": 0', 'retries_left\": 9')")
-    refused(of, cut, "a row is not as it was written")
+        assert db.execute(edit).rowcount != 0
+    with pytest.raises(DataError, match=f"{said}.*([Rr]estore|Use that release)"):
+        run(of, cut.parents[3])
 
 
 def test_every_file_is_its_owners_alone(cut: Path, of: Study) -> None:

@@ -114,11 +114,15 @@ draws = {
 }
 
 
-def _same(tmp_path_factory: pytest.TempPathFactory, form: str, whose: str, split: str) -> None:
+def _same(
+    tmp_path_factory: pytest.TempPathFactory, form: str, whose: str, split: str, *protocol: str
+) -> list[str]:
+    """Check that runs end alike on each of ODD. Returns their public files."""
     with undrawn():
-        found = told(form, whose, split, lambda: tmp_path_factory.mktemp("runs") / "run")
+        found = told(form, whose, split, lambda: tmp_path_factory.mktemp("runs") / "run", *protocol)
     assert found[0][0] == ""
     assert found[0] == found[1] == found[2]
+    return found[0][1]
 
 
 @settings(max_examples=2, phases=[Phase.generate])
@@ -133,11 +137,7 @@ def test_fltrust_tells_nothing_of_how_many_records_its_server_has(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """It was refused with the number of them."""
-    places = lambda: tmp_path_factory.mktemp("runs") / "run"  # noqa: E731
-    with undrawn():
-        found = told("table", "federation", "test_share = 0.6", places, TRUSTING)
-    assert found[0][0] == ""
-    assert found[0] == found[1] == found[2]
+    _same(tmp_path_factory, "table", "federation", "test_share = 0.6", TRUSTING)
 
 
 @pytest.mark.slow
@@ -174,13 +174,8 @@ def test_the_commands_tell_nothing(whose: str, tmp_path: Path, capfd: pytest.Cap
 def test_public_tables_are_there_without_test_records(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    with undrawn():
-        found = told(
-            "arrays", "federation", "test_share = 0.9", lambda: tmp_path_factory.mktemp("runs") / "run"
-        )
-    assert found[0][0] == ""
-    assert found[0] == found[1] == found[2]
-    assert {"confusion.csv", "measures.csv", "reliability.csv"} <= {*found[0][1]}
+    files = _same(tmp_path_factory, "arrays", "federation", "test_share = 0.9")
+    assert {"confusion.csv", "measures.csv", "reliability.csv"} <= {*files}
 
 
 @every("form", FORMS)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -334,73 +333,7 @@ def test_a_disk_that_is_full_at_the_commit_of_a_round(
     assert plain(play(of, out)) == whole
 
 
-# The one file, attacked ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def after_each(masked: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copies of a run's folder after each round, as `kill -9` would leave it."""
-    base = tmp_path_factory.mktemp("attacked")
-
-    def keep(record: Mapping[str, Any]) -> None:
-        shutil.copytree(base / "run", base / f"after-{record['round']}")
-
-    play(masked, base / "run", keep)
-    return base
-
-
-@pytest.fixture
-def cut(after_each: Path, tmp_path: Path) -> Path:
-    """A run folder that was killed after round 2."""
-    shutil.copytree(after_each / "after-2", tmp_path / "run")
-    return tmp_path / "run"
-
-
-EDITS = {
-    "releases": "DELETE FROM releases WHERE round = 2",
-    "a charge": "UPDATE releases SET charge = replace(charge, 'multiplier\": ', 'multiplier\": 9')",
-    "a record": "UPDATE rounds SET record = replace(record, 'retries_left\": 0', 'retries_left\": 9')",
-    "a round": "DELETE FROM rounds WHERE round = 1",
-    "a secret": "UPDATE parties SET round = 1",
-    "the session": "DELETE FROM bound WHERE name = 'session'",
-    "its journal": "UPDATE journal SET identity = 'another'",
-    "all of the journal": "DELETE FROM parties",
-    "a table": "DROP TABLE attempts",
-    "its kinds": "DROP TABLE kinds",
-    "the version of a part": "UPDATE kinds SET version = 99 WHERE name = 'journal'",
-}
-
-
-@pytest.mark.parametrize("what", EDITS)
-def test_whatever_is_edited_in_it(what: str, masked: Study, cut: Path) -> None:
-    with closing(sqlite3.connect(file_of(masked, cut), isolation_level=None)) as db:
-        assert db.execute(EDITS[what]).rowcount != 0
-    with pytest.raises(DataError, match=r"estore|version 99"):
-        play(masked, cut)
-
-
-@pytest.mark.parametrize("how", ["deleted", "emptied", "older", "another's", "half its log"])
-def test_it_is_lost_or_replaced(how: str, masked: Study, cut: Path, after_each: Path, tmp_path: Path) -> None:
-    path = file_of(masked, cut)
-    log = path.with_name("ledger.sqlite-wal")
-    if how == "half its log":
-        log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
-    else:
-        log.unlink()
-        path.with_name("ledger.sqlite-shm").unlink()
-    if how == "deleted":
-        path.unlink()
-    if how == "emptied":
-        path.write_bytes(b"")
-    if how == "older":
-        older = file_of(masked, after_each / "after-1")
-        for end in ("", "-wal"):
-            shutil.copy(older.with_name(older.name + end), path.with_name(path.name + end))
-    if how == "another's":
-        play(masked, tmp_path / "other")
-        shutil.copy(file_of(masked, tmp_path / "other"), path)
-    with pytest.raises(DataError, match="entries that were noted"):
-        play(masked, cut)
+# The one file ------------------------------------------------------------------------------------
 
 
 def test_a_process_that_was_killed_when_it_had_created_the_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.every import every
 
 from securefl.core.errors import DataError
 from securefl.study import world
@@ -25,6 +26,11 @@ SLOW = (
 def cells(text: str) -> list[Study]:
     """The study; of a sweep every fifth cell, which has each protocol and placement among them."""
     return [cell.study for cell in parse_sweep(text).cells][::5] if has_sweep(text) else [parse(text)]
+
+
+@every("name", SLOW)
+def test_a_packaged_study_that_takes_long_to_set_up_is_read(name: str) -> None:
+    assert all(study.arms for study in cells(packaged()[name]))
 
 
 @pytest.mark.parametrize(

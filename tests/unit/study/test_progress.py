@@ -56,8 +56,8 @@ def test_bytes_stand_where_there_is_room() -> None:
 def test_without_a_terminal_every_tenth_round_has_a_line() -> None:
     out = io.StringIO()
     bars = Bars(study(FEDAVG, rounds=40), Console(file=out, width=60))
-    for number in (9, 10, 40):
-        bars.tell(study(FEDAVG).arms[0], 3, {**RECORD, "round": number})
+    for number, accuracy in ((9, 0.5), (10, 0.5), (40, None)):
+        bars.tell(study(FEDAVG).arms[0], 3, {**RECORD, "round": number, "accuracy": accuracy})
     bars.observe("all records in one place", 1, 2)
     bars.observe("all records in one place", 2, 2)
     lines = out.getvalue().splitlines()
@@ -66,4 +66,6 @@ def test_without_a_terminal_every_tenth_round_has_a_line() -> None:
         ["FedAvg", "round", "40", "of", "40"],
     ]
     assert "server=101.25 key-holder=0.50 others=∞" in lines[0]
+    assert "acc 0.500" in lines[0]
+    assert "acc -    " in lines[1]
     assert lines[2:] == ["all records in one place: trained for comparison by the observer"]

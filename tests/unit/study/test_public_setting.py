@@ -55,13 +55,6 @@ def test_without_a_finite_epsilon_they_are_fine(study: Study, monkeypatch: pytes
     assert len(world.build(study, 3).records) == study.data.clients
 
 
-def test_shakespeare_is_refused_for_its_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_code, "load", lambda name, **_: fitted(name))
-    spoken = replace(noised(4.0), data=replace(noised(4.0).data, source="shakespeare"))
-    with pytest.raises(ConfigError, match="public constants"):
-        world.build(spoken, 3)
-
-
 @every("kind", ["noisy", "polluted", "blurred", "pixel"])
 def test_a_corruption_spoils_each_record_by_itself(kind: str) -> None:
     """One record more at the end, however extreme, changes none of those before it."""

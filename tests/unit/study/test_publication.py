@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from PIL import Image
 from support.every import every
 from support.party_folders import enrolled
+from support.round_records import round_record
 from support.tiny_study import FEDAVG, FEDPROF, study, text, world
 
 import securefl
 from securefl.api.callbacks.curves import curves
 from securefl.commands.main import cli
-from securefl.engine.attendance import Seen
 from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder, private_page
 from securefl.study import results, run_report
@@ -205,31 +205,21 @@ def _planted(folder: Path) -> Path:
 
 
 def _record(number: int) -> dict[str, Any]:
-    return {
-        "arm": "FedAvg",
-        "seed": 3,
-        "round": number,
-        "accuracy": 0.5,
-        "loss": 1.0,
-        "bytes_up": 1000,
-        "bytes_down": 3000,
-        "seconds": 271828.0,
-        "watt_hours": 161803.0,
-        "wall_seconds": 141421.0,
-        "retired": [0, 2] if number == 2 else [],
-        "epsilon": {"server": 1.0, "key-holder": 0.0, "others": 1.0},
-        "selected": [0, 1, 2],
-        "asked": 1,
-        "answered": [2] if number == 1 else [],
-        "ledger": {"count": 2 * number, "head": f"{number:064x}"},
-        "figures": {"divergence": [[0, 2], [57721.5, 66260.7]]},
-        "error_bound": None,
-        "rejected_from": {},
-        "seen": Seen().record(),
-        "reasons": {},
-        "without_records": {},
-        "abstained": {"client-0001": MARK},
-    }
+    return round_record(
+        number,
+        accuracy=0.5,
+        bytes_up=1000,
+        bytes_down=3000,
+        seconds=271828.0,
+        watt_hours=161803.0,
+        wall_seconds=141421.0,
+        retired=[0, 2] if number == 2 else [],
+        epsilon={"server": 1.0, "key-holder": 0.0, "others": 1.0},
+        selected=[0, 1, 2],
+        answered=[2] if number == 1 else [],
+        figures={"divergence": [[0, 2], [57721.5, 66260.7]]},
+        abstained={"client-0001": MARK},
+    )
 
 
 PLANTED = (MARK, "0123abcd4567", "271828", "543656", "161803", "323606", "141421", "282842", "57721", "66260")

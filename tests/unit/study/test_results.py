@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from support.round_records import round_record
 from support.tiny_study import FEDAVG, FEDPROF, study, world
 
 from securefl.core.installed import versions
-from securefl.engine.attendance import Seen
 from securefl.report import plots
 from securefl.storage.private_folder import private_page
 from securefl.study import results, run_report
@@ -28,32 +28,17 @@ def blank_pictures() -> None:
 
 
 def record(number: int, accuracy: float, *, arm: str = "FedProf", **changes: Any) -> dict[str, Any]:
-    return {
+    usual = {
         "arm": arm,
-        "seed": 3,
-        "round": number,
         "accuracy": accuracy,
-        "loss": 1.0,
         "bytes_up": 1_000_000,
         "bytes_down": 3_000_000,
         "seconds": 2.0,
-        "watt_hours": 0.5,
-        "wall_seconds": 0.1,
-        "retired": [],
-        "epsilon": {"server": math.inf, "key-holder": 0.0, "others": math.inf},
         "selected": [0, 2, 2],
-        "asked": 1,
-        "answered": [2],
-        "ledger": {"count": 2 * number, "head": f"{number:064x}"},
         "figures": {"divergence": [[0, 2, 3, 4, 5], [0.5, 0.0, 1.0, 2.0, 3.0]]},
-        "error_bound": None,
-        "rejected_from": {},
-        "seen": Seen().record(),
-        "reasons": {},
-        "without_records": {},
         "abstained": {"client-0001": "no records"},
-        **changes,
     }
+    return round_record(number, **usual | changes)
 
 
 @pytest.fixture

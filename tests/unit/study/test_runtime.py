@@ -72,7 +72,6 @@ def test_where_nothing_can_fork_there_is_one_worker(monkeypatch: pytest.MonkeyPa
 @every(
     ("line", "part"),
     [
-        ("workers = 0", r"\[runtime\] Expected workers .* got 0\."),
         ("workers = -2", r"\[runtime\] Expected workers .* got -2\."),
         ("workers = 5000", r"\[runtime\] Expected workers .* got 5000\."),
         ('workers = "two"', r"\[runtime\] `workers`: Expected a whole number, got 'two'\."),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from dp_accounting import DpEvent, GaussianDpEvent
 from support.every import every
 from support.offenders import offenders
@@ -19,7 +17,6 @@ from support.tiny_study import composed, run, text, with_privacy, world
 from securefl.accounting.composition import compose, running_epsilon
 from securefl.accounting.events import History, steps_event
 from securefl.accounting.ledger import Ledger
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.core.messages import client_name
 from securefl.dp.calibration import (
@@ -285,49 +282,3 @@ def test_a_sweep_goes_over_the_target_and_its_plan_says_the_noise_of_every_cell(
     assert all(small < large for small, large in zip(noises[1], noises[0], strict=True))
     told = "\n".join(lines(found, checked))
     assert all(f"noise multiplier {noise:g}" in told for noise, _ in noises)
-
-
-def calibrated(*words: object) -> dict[str, float]:
-    result = CliRunner().invoke(cli, ["calibrate", *map(str, words), "--json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.output)
-
-
-def test_calibrate_goes_both_ways() -> None:
-    schedule = ("--delta", 1e-5, "--batch", 50, "--records", 1000, "--epochs", 1, "--rounds", 20)
-    there = calibrated("--epsilon", 2, *schedule)
-    assert (there["sampling_rate"], there["steps"], there["rounds"]) == (0.05, 20, 20)
-    assert 0.98 * 2 <= there["epsilon"] <= 2
-    back = calibrated(
-        "--noise-multiplier",
-        there["noise_multiplier"],
-        "--delta",
-        1e-5,
-        "--sampling-rate",
-        0.05,
-        "--steps",
-        400,
-    )
-    assert back["epsilon"] == pytest.approx(there["epsilon"], abs=1e-9)
-    plain = calibrated("--noise-multiplier", 2, "--delta", 1e-5, "--releases", 4)
-    assert plain["epsilon"] == pytest.approx(4.3772, abs=1e-4)
-
-
-MISSING = (
-    ("--delta 1e-5 --sampling-rate 0.1 --steps 5", "neither"),
-    ("--epsilon 1 --noise-multiplier 1 --delta 1e-5 --sampling-rate 0.1 --steps 5", "both"),
-    ("--epsilon 1 --delta 1e-5 --sampling-rate 0.1", "schedule"),
-    ("--epsilon 1 --delta 1e-5 --sampling-rate 0.1 --steps 5 --epochs 1", "both"),
-    ("--epsilon 1 --delta 1e-5 --rounds 5 --steps 3", "--sampling-rate, or"),
-    ("--epsilon 1 --delta 1e-5 --batch 50 --steps 3", "--records of"),
-    ("--epsilon 1 --delta 1e-5 --sampling-rate 0.1 --steps 5 --releases 3", "no --releases"),
-)
-
-
-def test_calibrate_explains_what_is_missing() -> None:
-    wrong = []
-    for words, said in MISSING:
-        result = CliRunner().invoke(cli, ["calibrate", *words.split()])
-        if result.exit_code != 2 or said not in result.output or "Traceback" in result.output:
-            wrong.append((words, result.output))
-    assert wrong == []

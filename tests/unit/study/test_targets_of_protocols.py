@@ -12,6 +12,7 @@ import pytest
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.changed_protocols import Changed
 from support.every import every
 from support.private_studies import DPSGD
 from support.tiny_study import composed, run, text, with_privacy, world
@@ -23,7 +24,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import Protection, events_of
 from securefl.study.composition import composition, sized
-from securefl.study.config import Study, parse
+from securefl.study.config import Arm, Study, parse
 from securefl.study.seeded import World
 from securefl.study.world import of_study
 
@@ -94,47 +95,24 @@ Events = Callable[[DpEvent], DpEvent]
 
 @dataclass(frozen=True)
 class Charging:
-    """Options of a registered protocol, whose values are charged `charge(event)` in place of their event."""
+    """A contribution whose training is charged `charge(event)` in place of its event."""
 
     own: Any
     charge: Events
     extra: int = 0
-
-    def build(self, problem: Any) -> Any:
-        return _Charged(self.own.build(problem), self)
-
-
-@dataclass(frozen=True)
-class _Charged:
-    own: Any
-    options: Charging
-
-    @property
-    def contributions(self) -> tuple[Any, ...]:
-        return tuple(_Contribution(one, self.options) for one in self.own.contributions)
-
-    def start(self) -> Any:
-        return self.own.start()
-
-    def round(self, *given: Any) -> Any:
-        return self.own.round(*given)
-
-    def evaluate(self, *given: Any) -> Any:
-        return self.own.evaluate(*given)
-
-
-@dataclass(frozen=True)
-class _Contribution:
-    own: Any
-    options: Charging
 
     @property
     def spec(self) -> ValueSpec:
         spec: ValueSpec = self.own.spec
         if spec.training is None:
             return spec
-        training = self.options.charge(spec.training)
-        return replace(spec, training=training, schedule=replace(spec.schedule, extra=self.options.extra))
+        training = self.charge(spec.training)
+        return replace(spec, training=training, schedule=replace(spec.schedule, extra=self.extra))
+
+
+def charged(of: Study, charge: Events, extra: int = 0) -> Arm:
+    changed = Changed(of.arms[0].options, lambda own: Charging(own, charge, extra))  # type: ignore[arg-type, return-value]
+    return replace(of.arms[0], options=changed)
 
 
 @settings(max_examples=12)
@@ -158,8 +136,7 @@ def test_whatever_a_protocol_charges_ends_at_the_target(
         more = [GaussianDpEvent(beside * z)] if beside else []
         return ComposedDpEvent((*[event] * times, *more))
 
-    arm = replace(of.arms[0], options=Charging(of.arms[0].options, charge, extra))
-    algorithm, plan = composition(of, arm, here)
+    algorithm, plan = composition(of, charged(of, charge, extra), here)
     specs = [own.spec for own in algorithm.contributions]
     told = compose(events_of(plan, specs, "server", ROUNDS), plan.delta)
     assert 0.99 * target < told <= target
@@ -175,9 +152,8 @@ FIXED: Mapping[str, Events] = {
 @every("what", FIXED)
 def test_a_charge_that_does_not_follow_the_noise_is_refused(what: str, noise: str, here: World) -> None:
     of = asked("fedavg", noise=f'"{noise}"')
-    arm = replace(of.arms[0], options=Charging(of.arms[0].options, FIXED[what]))
     with pytest.raises(ConfigError, match=r"\[dpsgd\]"):
-        composition(of, arm, here)
+        composition(of, charged(of, FIXED[what]), here)
 
 
 @every("retries", [0, 2])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from support.cheap_runs import unreported
 from support.every import every
 from support.private_studies import private
 
@@ -35,7 +36,8 @@ def of(home: Path, ledger: str | None, weights: Path | None = None, origin: str 
 
 
 def ran(own: Study, folder: Path) -> None:
-    run_study(own, folder, lambda arm, seed, record: None, baselines=False)
+    with unreported():
+        run_study(own, folder, lambda arm, seed, record: None, baselines=False)
 
 
 @pytest.fixture
@@ -61,19 +63,23 @@ def test_a_run_in_the_same_ledger_goes_on_from_the_export_and_both_are_counted(
     ran(of(tmp_path, "people", tmp_path / "third.safetensors"), tmp_path / "third")
 
 
+def refused(own: Study, folder: Path, said: str) -> None:
+    """By a run, by a plan, and by an arm that is run alone; before anything is written."""
+    for begin in (
+        lambda: ran(own, folder / "second"),
+        lambda: accounted.forecast(own, world.build(own, 3)),
+        lambda: run_arm(own, own.arms[0], world.build(own, 3), folder / "alone", lambda record: None),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            begin()
+    assert not (folder / "second").exists()
+
+
 def test_weights_of_a_run_in_another_ledger_are_refused_before_anything_is_written(
     first: Path, tmp_path: Path
 ) -> None:
-    own = of(tmp_path, "others", first)
-    for refused in (
-        lambda: ran(own, tmp_path / "second"),
-        lambda: accounted.forecast(own, world.build(own, 3)),
-        lambda: run_arm(own, own.arms[0], world.build(own, 3), tmp_path / "alone", lambda record: None),
-    ):
-        with pytest.raises(ConfigError, match=FOREIGN):
-            refused()
+    refused(of(tmp_path, "others", first), tmp_path, FOREIGN)
     assert not (tmp_path / "others").exists()
-    assert not (tmp_path / "second").exists()
 
 
 @every("part", ["whole", "client"])
@@ -83,16 +89,8 @@ def test_weights_of_a_run_that_the_ledger_holds_are_not_public(
     home, file = first.parent, tmp_path / "changed.safetensors"
     file.write_bytes(first.read_bytes())
     _carded(file, lambda card: card.update(part=part))
-    own = of(home, "people", file, "public")
-    for refused in (
-        lambda: ran(own, tmp_path / "second"),
-        lambda: accounted.forecast(own, world.build(own, 3)),
-        lambda: run_arm(own, own.arms[0], world.build(own, 3), tmp_path / "alone", lambda record: None),
-    ):
-        with pytest.raises(ConfigError, match=r'people holds.*Set trained_on = "ledger"'):
-            refused()
+    refused(of(home, "people", file, "public"), tmp_path, r'people holds.*Set trained_on = "ledger"')
     assert len(runs_of(home / "people").entries) == 1
-    assert not (tmp_path / "second").exists()
     ran(of(tmp_path, "others", file, "public"), tmp_path / "third")  # of other people's run
 
 

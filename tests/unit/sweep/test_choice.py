@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +31,7 @@ from securefl.study.privacy_statement import statements
 from securefl.study.session import run_study
 from securefl.sweep.best import CHOICE, caveats
 from securefl.sweep.cells import Sweep, claim, parse_sweep
-from securefl.sweep.choice import choose, cost, require_choosable
+from securefl.sweep.choice import Chosen, choose, cost, require_choosable
 from securefl.sweep.gathered import gather
 
 pytestmark = pytest.mark.usefixtures("blank_plots")
@@ -202,61 +204,57 @@ def test_all_cells_of_a_sweep_spend_one_ledger_or_none_begins(
     assert "Accounted in the ledger" in page
 
 
-def test_the_best_score_wins_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "sweep"
-    sweep = claimed(out)
-    scores = iter([math.nan, 0.5, 0.9, 0.9, 0.2])
-
-    def ran(*_: Any, **__: Any) -> tuple[Any, Path]:
-        return SimpleNamespace(summary=[SimpleNamespace(models="global", final_accuracy=next(scores))]), out
-
-    published: list[int] = []
-    monkeypatch.setattr("securefl.sweep.choice.run_study", ran)
-    monkeypatch.setattr(
-        "securefl.sweep.choice._published", lambda sweep, out, number, told: published.append(number) or out
-    )
-    (private_folder(out) / "trials.json").write_text("[0, 1, 0, 1, 1]")
-    found = choose(sweep, out)
-    assert (found.score, found.cell, published) == (0.9, sweep.cells[0], [2])
+Chooses = Callable[[Iterable[float]], tuple[Chosen, list[int]]]
 
 
-@every(("scores", "best"), [([0.5, math.nan], [0]), ([math.nan, math.nan], [])])
-def test_a_trial_that_diverged_is_not_chosen(
-    scores: list[float], best: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chooses:
+    """Choose among trials that end with these scores. Returns the choice, and the trials published for it."""
+    own = claimed(tmp_path / "sweep")
+
+    def choosing(scores: Iterable[float]) -> tuple[Chosen, list[int]]:
+        left, published = iter(scores), list[int]()
+
+        def ran(*_: Any, **__: Any) -> tuple[Any, Path]:
+            return SimpleNamespace(
+                summary=[SimpleNamespace(models="global", final_accuracy=next(left))]
+            ), tmp_path
+
+        def publish(sweep: Sweep, out: Path, number: int, told: Any) -> Path:
+            published.append(number)
+            return out
+
+        monkeypatch.setattr("securefl.sweep.choice.run_study", ran)
+        monkeypatch.setattr("securefl.sweep.choice._published", publish)
+        return choose(own, tmp_path / "sweep"), published
+
+    return choosing
+
+
+@pytest.mark.parametrize(
+    ("cells", "scores", "best"),
+    [
+        ([0, 1, 0, 1, 1], [math.nan, 0.5, 0.9, 0.9, 0.2], 2),
+        ([0, 1], [0.5, math.nan], 0),
+        ([0, 1], [math.nan, math.nan], None),
+    ],
+)
+def test_the_best_score_wins_wherever_it_stands_and_none_that_diverged(
+    cells: list[int], scores: list[float], best: int | None, scored: Chooses, tmp_path: Path
 ) -> None:
-    out, left = tmp_path / "sweep", iter(scores)
-    own = claimed(out)
-
-    def ran(*_: Any, **__: Any) -> tuple[Any, Path]:
-        return SimpleNamespace(summary=[SimpleNamespace(models="global", final_accuracy=next(left))]), out
-
-    published: list[int] = []
-    monkeypatch.setattr("securefl.sweep.choice.run_study", ran)
-    monkeypatch.setattr(
-        "securefl.sweep.choice._published", lambda sweep, out, number, told: published.append(number) or out
-    )
-    (private_folder(out) / "trials.json").write_text("[0, 1]")
-    assert (choose(own, out).cell is None) == (not best)
-    assert published == best
+    (private_folder(tmp_path / "sweep") / "trials.json").write_text(json.dumps(cells))
+    found, published = scored(scores)
+    assert published == ([] if best is None else [best])
+    assert (found.cell is None) == (best is None)
+    if best is not None:
+        assert (found.score, found.cell) == (scores[best], parse_sweep(written()).cells[cells[best]])
 
 
-def test_trials_are_drawn_once_and_for_their_owner_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_are_drawn_once_and_for_their_owner_alone(scored: Chooses, tmp_path: Path) -> None:
     """A number of trials that others know, or that is drawn anew, is a choice that epsilon misses."""
-    out = tmp_path / "sweep"
-    own = claimed(out)
-    monkeypatch.setattr(
-        "securefl.sweep.choice.run_study",
-        lambda *_, **__: (
-            SimpleNamespace(summary=[SimpleNamespace(models="global", final_accuracy=math.nan)]),
-            out,
-        ),
-    )
-    drawn = private_folder(out) / "trials.json"
-    found = set()
+    drawn, found = private_folder(tmp_path / "sweep") / "trials.json", set()
     for _ in range(8):
-        choose(own, out)
+        scored(repeat(math.nan))
         found.add(drawn.read_bytes())
     assert len(found) == 1
     assert drawn.stat().st_mode & 0o777 == 0o600

@@ -221,17 +221,21 @@ def test_a_cell_goes_on_from_the_rounds_that_are_here(
     assert len(of_cell(folder, cell)[1]) == 3
 
 
+def charged_in(ledger: Path, budget: float) -> Sweep:
+    """Two runs at epsilon 2 on a shared ledger."""
+    privacy = {"noise": '"local"', "adversaries": '["server", "others"]', "epsilon": "2.0"}
+    privacy |= {"budget": f"{budget}", "ledger": f'"{ledger}"'}
+    study = with_privacy(text(FEDLOG, non_private="[]"), privacy)
+    return parse_sweep(study + '\n[sweep.grid]\n"study.rounds" = [2, 3]')
+
+
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_shared_ledger_stays_here_and_has_every_run_once(
     lost: int, ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that was charged at each try would exceed the budget, which has room for both runs once."""
     ledger = tmp_path / "people.ledger"
-    privacy = {"noise": '"local"', "adversaries": '["server", "others"]', "epsilon": "2.0"}
-    privacy |= {"budget": "4.5", "ledger": f'"{ledger}"'}
-    sweep = parse_sweep(
-        with_privacy(text(FEDLOG, non_private="[]"), privacy) + '\n[sweep.grid]\n"study.rounds" = [2, 3]'
-    )
+    sweep = charged_in(ledger, budget=4.5)
     losing(monkeypatch, lost, sweep.cells[0].study.local.learning_rate)
     task = on_ray._task
 
@@ -269,11 +273,7 @@ def test_no_worker_has_the_working_folder_on_its_path(
 
 
 def test_a_run_without_room_in_the_shared_ledger_never_begins(ray: FakeRay, tmp_path: Path) -> None:
-    privacy = {"noise": '"local"', "adversaries": '["server", "others"]', "epsilon": "2.0"}
-    privacy |= {"budget": "2.5", "ledger": f'"{tmp_path / "people.ledger"}"'}
-    sweep = parse_sweep(
-        with_privacy(text(FEDLOG, non_private="[]"), privacy) + '\n[sweep.grid]\n"study.rounds" = [2, 3]'
-    )
+    sweep = charged_in(tmp_path / "people.ledger", budget=2.5)
     failed = swept(sweep, tmp_path / "out")
     assert list(failed) == [sweep.cells[1].name]
     assert ray.tries == 1

@@ -295,29 +295,29 @@ def test_another_axis_has_lines_of_its_own(tmp_path: Path) -> None:
     assert names[1:] == ["accuracy_dpsgd_noise_multiplier", "accuracy_bytes"]
 
 
-def test_a_constant_answer_is_drawn_once_in_each_panel_and_said() -> None:
-    rows = pd.DataFrame({"asked": [1.0, 2.0], "epsilon_true": [1.0, 2.0], "models": "global", "floor": 0.1})
-    rows = rows.assign(final_accuracy=[0.5, 0.6], bytes_up=1e6, bytes_down=1e6, target=np.nan)
-    made = Series(number=0, label="a", values={}, rows=rows, panel=(), line="a", look=0)
-    for own in (made, replace(made, rows=rows.assign(floor=np.nan))):
-        known = bool(own.rows["floor"].notna().any())
-        for drawing in pictures([own]):
-            heights = [
-                line.get_ydata()[0]
-                for axes in drawing.figure.axes
-                for line in axes.lines
-                if line.get_linestyle() == ":"
-            ]
-            assert heights == ([0.1] if known else [])
-            assert ("one constant answer" in drawing.caption) is known
+def of_two_epsilons(**columns: Any) -> Series:
+    """A series of two epsilons, each of one run, with these columns changed."""
+    rows = pd.DataFrame({"asked": [1.0, 2.0], "epsilon_true": [1.0, 2.0], "final_accuracy": [0.5, 0.6]})
+    rows = rows.assign(models="global", floor=np.nan, bytes_up=1e6, bytes_down=1e6, target=np.nan)
+    return Series(number=0, label="a", values={}, rows=rows.assign(**columns), panel=(), line="a", look=0)
+
+
+@pytest.mark.parametrize("floor", [0.1, np.nan])
+def test_a_constant_answer_is_drawn_once_in_each_panel_and_said(floor: float) -> None:
+    for drawing in pictures([of_two_epsilons(floor=floor)]):
+        heights = [
+            line.get_ydata()[0]
+            for axes in drawing.figure.axes
+            for line in axes.lines
+            if line.get_linestyle() == ":"
+        ]
+        assert heights == ([floor] if floor == 0.1 else [])
+        assert ("one constant answer" in drawing.caption) is (floor == 0.1)
 
 
 def test_a_caption_speaks_of_no_infinite_epsilon_where_there_is_none() -> None:
-    rows = pd.DataFrame({"asked": [1.0, 2.0], "epsilon_true": [1.0, 2.0], "models": "global"})
-    rows = rows.assign(floor=np.nan, final_accuracy=[0.5, 0.6], bytes_up=1e6, bytes_down=1e6, target=np.nan)
-    finite = Series(number=0, label="a", values={}, rows=rows, panel=(), line="a", look=0)
-    endless = replace(finite, number=1, label="b", line="b", look=1, rows=rows.assign(epsilon_true=np.inf))
-    without = replace(finite, rows=rows.assign(asked=[1.0, np.inf], epsilon_true=[1.0, np.inf]))
+    finite, without = of_two_epsilons(), of_two_epsilons(asked=[1.0, np.inf], epsilon_true=[1.0, np.inf])
+    endless = replace(of_two_epsilons(epsilon_true=np.inf), number=1, label="b", line="b", look=1)
     groups = ([finite], [without], [finite, endless])
     said = [accuracy(own, MEASURES["classification"]).caption for own in groups]
     assert ["On the right: no finite epsilon" in own for own in said] == [False, True, True]
