@@ -190,11 +190,16 @@ class GridExchange:
         replies: dict[str, RecordDict] = {}
         # A loop of our own, because Flower's polls only every three seconds.
         for _ in self._tries(end, _POLL):
-            for sent, who in list(waiting.items()):
+            for sent in list(waiting):
+                who = waiting.pop(sent)
                 reply = _pulled(self._grid, sent, who)
                 if reply is None:
+                    # Last in the next try, so that a lost node holds up nobody. Each pull costs the SuperLink
+                    # CPU, and one for every reply ten times a second would slow its nodes.
+                    waiting[sent] = who
+                    if self._clock() < end:
+                        break
                     continue
-                del waiting[sent]
                 if reply.has_error():
                     _log.warning("%s: its node answered with Flower's error %d", who, reply.error.code)
                 elif reply.has_content():

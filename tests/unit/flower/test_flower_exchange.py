@@ -68,6 +68,17 @@ def test_what_is_late_is_not_taken_for_an_answer_to_the_next_request() -> None:
     assert waves({"client-0001": b"newer"}) == {"client-0001": b"said newer"}
 
 
+def test_a_try_ends_at_a_reply_that_is_not_there_and_the_last_one_looks_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fates = {10: silent, 11: silent, 12: lambda who, reply: [(4.95, reply)]}
+    grid = GridDouble({k: node(name) for name, k in NODES.items()}, fates=fates)
+    pulls, pull = [], grid.pull_messages
+    monkeypatch.setattr(grid, "pull_messages", lambda ids: pulls.append(ids) or pull(ids))
+    assert exchange(grid)(REQUESTS) == {"client-0002": b"said to client-0002"}
+    assert 50 <= len(pulls) <= 55, "one in each of 50 tries, and all in the last one"
+
+
 def test_a_reply_that_flower_cannot_read_costs_nobody_else_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = double()
     pull = grid.pull_messages
