@@ -70,9 +70,10 @@ def features(
     SOURCE is a packaged data set, a folder of images (a subfolder for each class, or `train` and `test` with
     such subfolders), a .npz or .npy of records (n, ...), or with --text a table (.csv, .parquet).
 
-    OUT holds `x` (float32), `y` and the text `network`. A file with "-test" in its name holds those of the
-    test part. A study names both under [data], as `source` and `test`. Without classes, OUT has no `y`: such
-    records can be predicted. Features are kept in the user's cache, so a stopped command can be resumed.
+    OUT holds `x` (float32), `y`, and in texts the network and the file's version. A file with "-test" in its
+    name holds those of the test part. A study names both under [data], as `source` and `test`. Without
+    classes, OUT has no `y`: such records can be predicted. Features are kept in the user's cache, so a
+    stopped command can be resumed.
     """
     from securefl.data.networks import outside
     from securefl.training import single_thread
@@ -248,6 +249,7 @@ def _write(part: FeatureSource, network: Network, path: Path, records: int | Non
     import numpy as np
 
     from securefl.data.files import cache_folder
+    from securefl.data.networks import FORMAT, FORMAT_KEY, KEY
     from securefl.storage.files import replacing
     from securefl.training.networks import PART
 
@@ -259,8 +261,9 @@ def _write(part: FeatureSource, network: Network, path: Path, records: int | Non
             found.append(network.features(rows, cache_folder() / "features", lambda done: None))
             tell(start + len(rows))
     arrays = {"x": np.concatenate(found)} | ({} if part.y is None else {"y": part.y[:records]})
+    arrays |= {KEY: np.array(network.about), FORMAT_KEY: np.array(FORMAT)}
     with replacing(path) as target:
-        np.savez(target, allow_pickle=False, **arrays, network=np.array(network.about))
+        np.savez(target, allow_pickle=False, **arrays)
     click.echo(path)
 
 

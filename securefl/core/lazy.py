@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+
+RETIRED: dict[str, str] = {}
+"""Names that left a face, and the module and name that have what they meant, each for one release."""
 
 
 @contextmanager
@@ -59,11 +63,16 @@ def lazy(face: str, file: str) -> tuple[Callable[[str], object], Callable[[], li
                 homes[name] = home
 
     def get(name: str) -> object:
-        if (home := homes.get(name)) is None:
-            raise AttributeError(f"module {face!r} has no attribute {name!r}")
-        with loading(home):
-            found: object = getattr(import_module(home), name)
-        setattr(sys.modules[face], name, found)
-        return found
+        if (home := homes.get(name)) is not None:
+            with loading(home):
+                found: object = getattr(import_module(home), name)
+            setattr(sys.modules[face], name, found)
+            return found
+        if (place := RETIRED.get(f"{face}.{name}")) is not None:
+            told = f"{face}.{name} is {place} now. The next release has it there alone."
+            warnings.warn(told, DeprecationWarning, stacklevel=2)
+            home, _, there = place.rpartition(".")
+            return getattr(import_module(home), there)
+        raise AttributeError(f"module {face!r} has no attribute {name!r}")
 
     return get, lambda: sorted({*vars(sys.modules[face]), *homes}), sorted(homes)

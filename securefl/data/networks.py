@@ -10,11 +10,12 @@ import hashlib
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError, DataError, of_another_version
+from securefl.core.formats import VERSION, version_in
 from securefl.core.text_safety import is_legible
 from securefl.storage.inputs import DAMAGED
 
@@ -24,6 +25,20 @@ NONE: Final = "none"
 _LONGEST: Final = 400
 """The most characters of a network's name."""
 NAMED: Final = f"1 to {_LONGEST} printable characters, the network and what it was trained on"
+
+
+FORMAT: Final = f"securefl {VERSION} features"
+"""The text in a .npz of `securefl features`, under the key `FORMAT_KEY`. A .npz of one's own has none."""
+FORMAT_KEY: Final = "securefl"
+
+
+def require_known_version(stored: Any, path: Path) -> None:
+    """Raise DataError if a .npz was written by `securefl features` of another version."""
+    if FORMAT_KEY in stored.files and (came := str(stored[FORMAT_KEY])) != FORMAT:
+        got = version_in(came.encode(errors="replace"))
+        raise DataError(
+            of_another_version(f"{path} as features of version {VERSION}", got, "compute them again")
+        )
 
 
 def network_of(path: Path) -> str:

@@ -26,6 +26,7 @@ from securefl.core.installed import needing
 from securefl.data.columns import UNREADABLE, CommaText
 from securefl.data.digests import PINNED
 from securefl.data.layout import Arrays, Dialect
+from securefl.data.networks import require_known_version
 from securefl.storage.inputs import DAMAGED, opened, require_size
 
 if TYPE_CHECKING:
@@ -340,6 +341,7 @@ def _npz(path: Path, names: Sequence[str], others: Sequence[str] = ()) -> dict[s
             raise DataError(f"{path}: expected at most {LARGEST:,} bytes of arrays, got {size:,}.")
         # Loading a pickle from a .npz would run its code.
         with np.load(path, allow_pickle=False) as stored:
+            require_known_version(stored, path)
             if gone := [name for name in names if name not in stored.files]:
                 raise DataError(
                     f"{path}: expected the arrays x and y, one entry a record, got no {gone[0]!r} among "

@@ -22,6 +22,7 @@ from securefl.core.formats import prefix
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import own_stream
 from securefl.data.dataset import labelled
+from securefl.data.networks import require_known_version
 from securefl.data.sides import HOLDOUT
 from securefl.data.tables import LARGEST
 from securefl.deployment.plan_file import PlanFile
@@ -258,6 +259,7 @@ def _arrays(path: Path) -> Records:
         with opened(path) as file:
             require_size(file, LARGEST)
             with np.load(file, allow_pickle=False) as arrays:
+                require_known_version(arrays, path)
                 return arrays["x"], arrays["y"]
     # TypeError, AttributeError: a .npy file gives an array, which is no context.
     except (OSError, KeyError, TypeError, AttributeError, *DAMAGED) as error:

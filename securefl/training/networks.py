@@ -23,6 +23,7 @@ from torch import nn
 
 from securefl.algorithm.queries import Float32s
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.formats import prefix
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.data.files import digest
@@ -218,7 +219,8 @@ def _secret(folder: Path) -> bytes | None:
 
 def _name(x: NDArray[Any], network: str, key: bytes) -> str:
     # Keyed: a digest of the records would confirm a guess of them to whoever reads the folder's names.
-    head = f"{network}|{x.dtype.str}|{x.shape}|".encode()
+    # By the version in front, features that another one kept are not found, and are computed again.
+    head = prefix("features") + f"{network}|{x.dtype.str}|{x.shape}|".encode()
     return hmac.new(key, head + x.tobytes(), hashlib.sha256).hexdigest()
 
 

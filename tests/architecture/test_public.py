@@ -19,8 +19,11 @@ import public
 import pytest
 
 from securefl.algorithm import Floats
+from securefl.core.lazy import RETIRED
 
 ROOT = Path(__file__).parents[2]
+PROMISED = ROOT / "tests" / "vectors" / "releases" / "0.2.0.names.txt"
+"""The public names of the last release."""
 FACES = public.FACES
 MODULES = tuple(f"securefl.protocols.{name}" for name in ("averaging", "personal", "fltrust"))
 """Faces that are one module, and no package with a table of names."""
@@ -112,6 +115,26 @@ def test_a_private_name_is_found() -> None:
 def test_every_name_is_listed_with_its_signature() -> None:
     """A difference is one that users meet: say it in CHANGELOG.md, then `python tools/public.py --write`."""
     assert public.TEXT.read_text(encoding="utf-8") == public.listing()
+
+
+def gone(promised: list[str]) -> list[str]:
+    """The names of a release that no face has any more."""
+    listed = public.TEXT.read_text(encoding="utf-8").splitlines()
+    return sorted({*promised}.difference(RETIRED, (re.split(r"[^\w.]", line)[0] for line in listed)))
+
+
+def test_every_name_of_the_last_release_is_there_or_retired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that leaves a face goes into `core.lazy.RETIRED` for one release."""
+    promised = PROMISED.read_text(encoding="utf-8").splitlines()
+    assert len(promised) > 250
+    assert gone(promised) == []
+    assert gone([*promised, "securefl.old"]) == ["securefl.old"]
+    monkeypatch.setitem(RETIRED, "securefl.old", "securefl.Plan")
+    assert gone([*promised, "securefl.old"]) == []
+    for name in RETIRED:
+        face, _, own = name.rpartition(".")
+        with pytest.warns(DeprecationWarning, match=re.escape(name)):
+            public.found(face, own)
 
 
 def silence(face: str, name: str) -> str:

@@ -26,7 +26,7 @@ from securefl.accounting.statements import identity_of, releases_of, statement, 
 from securefl.core.release import ReleaseKey
 from securefl.data.images import notes_on, read_images
 from securefl.data.layout import Dialect
-from securefl.data.networks import network_of
+from securefl.data.networks import FORMAT, network_of
 from securefl.data.tables import read_records, read_table, targets_in
 from securefl.deployment import party_setup, plan_file, roster
 from securefl.flower.records import Layout, Task
@@ -110,7 +110,13 @@ def table_doors() -> list[Target]:
             lambda p: read_table(p, None, Dialect(delimiter=";", decimal=",")),
             b"a;b\n1,5;x\n",
         ),
-        filed("npz", arrays, zipped(x=x, y=y), zipped(x=x, y=y, network=np.array("a network")), weight=12),
+        filed(
+            "npz",
+            arrays,
+            zipped(x=x, y=y),
+            zipped(x=x, y=y, network=np.array("a network"), securefl=np.array(FORMAT)),
+            weight=12,
+        ),
         filed("npz, packed", arrays, zipped(np.savez_compressed, x=x, y=y), weight=12),
         filed("npz of a party", party_setup._arrays, zipped(x=x, y=y), zipped(np.savez_compressed, x=x, y=y)),
         filed("npy", read_records, array(x), array(y), weight=8),

@@ -142,9 +142,11 @@ def guided_inputs(seconds: int, folder: Path) -> int:
         child, status, used = os.wait4(-1, 0)
         if name := running.pop(child, ""):
             rows[name] = figures(name, place(folder, name), status, used.ru_utime + used.ru_stime)
-    with (folder / "fuzz.csv").open("w", newline="") as file:
-        file.write(f"# python tests/fuzz/run.py --guided {seconds} FOLDER\n")
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *(rows[name] for name in found)])
+            # After each target: a run that is interrupted leaves the figures of those that ended.
+            with (folder / "fuzz.csv").open("w", newline="") as file:
+                file.write(f"# python tests/fuzz/run.py --guided {seconds} FOLDER\n")
+                ended = [rows[name] for name in found if name in rows]
+                csv.writer(file, lineterminator="\n").writerows([COLUMNS, *ended])
     return sum(int(row[-1]) for row in rows.values())
 
 

@@ -7,9 +7,11 @@ refused, and left as it is.
 
 from __future__ import annotations
 
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,11 +26,12 @@ from securefl.accounting.store import Terms
 from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.release import SERVER
+from securefl.data import tables
 from securefl.deployment import keys, plan_file, roster, session_store
 from securefl.deployment.messages import Enter, decode_envelope
 from securefl.he import openings
 from securefl.matching import document, matched
-from securefl.storage import journal
+from securefl.storage import journal, private_folder
 from securefl.storage.database import Database, Kind
 from securefl.study import checkpoint, split_key
 from securefl.study.folder import study_of
@@ -95,6 +98,13 @@ READERS: dict[str, tuple[str, str, Reader]] = {
         if where == "compact" or "C-*" not in name
     },
 }
+RELEASED = {
+    **READERS,
+    "a sweep": ("sweep", "", lambda path: private_folder.require_format(path, private_folder.SWEEP)),
+    "a sweep's cell": ("sweep/cells/*", "", study_of),
+    "features": ("features/features.npz", "", tables.read_table),
+}
+"""Readers of a release's files. Features had no version before, and archives from before leave out tables."""
 COMMANDS = {
     "run study.toml --out run": "no version",
     "run other.toml --out new": "version 1",
@@ -139,10 +149,24 @@ READ_BY = {
     "ledger runs shared.sqlite": "1 run; a budget of epsilon 20",
     "predict model.safetensors records.npy -o new.csv": "new.csv",
     "party status parties/client-0000": "refusals: none",
+    "party enrol parties/client-0000": "fingerprint",
+    "party allow parties/client-0000 --sessions 2 --yes": "2 sessions",
+    "party pin parties/client-0000 parties/roster.jsonl --yes": "pinned 4 parties",
+    "party serve parties/client-0000": "client-0000 serves on",
+    "party rotate parties/client-0000": "pin the new roster",
+    "declare --public K/public.key --evaluator V/evaluator.key --baseline b.json --params compact "
+    "-o new.pub": "new.pub",
+    "encrypt --public K/public.key --evaluator V/evaluator.pub --profile p1.json --declared declared.pub "
+    "--key C-p1/client.key -o new.enc": "new.enc",
+    "match --public K/public.key --evaluator V/evaluator.key --baseline b.json p1.enc p2.enc "
+    "-o new-scores.enc": "2 scores",
     "reveal --secret K/secret.key --evaluator V/evaluator.pub --client C-p1/client.pub --client "
     "C-p2/client.pub scores.enc": "p1",
+    "features records-x.npy --network doubled:Doubled --out again.npz": "again.npz",
 }
 """Commands over a release's files, with a part of what each prints."""
+WHERE = {**dict.fromkeys(("declare", "encrypt", "match", "reveal"), "compact"), "features": "features"}
+"""The folders of commands that look for their files beside them."""
 
 
 @pytest.fixture
@@ -163,6 +187,12 @@ def contents(folder: Path) -> dict[Path, bytes]:
     """All files, but SQLite's logs, which a look into a database makes."""
     found = (path for path in folder.rglob("*") if path.is_file())
     return {path: path.read_bytes() for path in found if not path.name.endswith(("-wal", "-shm", ".lock"))}
+
+
+def answered(opening: Any, socket: Path, *, ready: Callable[[Path], None], allow: object) -> None:
+    """Open a party as `served` does, and end where it would wait for requests."""
+    with opening():
+        ready(socket)
 
 
 def require_refusal(error: BaseException | None, came: str) -> None:
@@ -219,7 +249,7 @@ def test_every_reader_reads_what_a_release_wrote(release: str, older: Callable[[
 
     at = "parties/client-0000/ledger.sqlite"
     readers = {
-        **READERS,
+        **RELEASED,
         "a ledger": ("**/ledger.sqlite", "", ledger),
         "acts": (at, "", journal.Journal),
         "sessions": (at, "", session_store.SessionStore),
@@ -245,24 +275,34 @@ def test_every_command_reads_what_a_release_wrote(
 ) -> None:
     root = older(release)
     np.save(root / "records.npy", np.ones((2, 1, 8, 8), np.float32))
+    # A party's file has the whole path of its counter.
+    plan, counter = root / "parties/client-0000/party.toml", root / "parties/counters/client-0000"
+    plan.write_text(re.sub("(?m)^counter = .*", lambda _: f'counter = "{counter}"', plan.read_text()))
+    monkeypatch.setattr("securefl.deployment.folder.served", answered)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "features"))
 
     def check(words: str) -> None:
-        monkeypatch.chdir(root / "compact" if words.startswith("reveal") else root)
+        monkeypatch.chdir(root / WHERE.get(words.split()[0], ""))
         ended = CliRunner().invoke(cli, words.split())
         assert ended.exception is None, f"{ended.exception} {ended.output}"
         assert READ_BY[words] in ended.output, ended.output
 
     assert offenders(READ_BY, check) == []
+    kept = root / "features/securefl/features"
+    assert len(list(kept.glob("*.npz"))) == 1, "computed again, and kept under another name"
 
 
 def test_the_archives_have_one_of_each_format(older: Callable[[str], Path]) -> None:
     """Without a reader's file the tests above would say nothing of it."""
     unread = {"study.toml", "sweep.toml", "b.json", "p1.json", "p2.json", "ledger.sqlite.clients"}
-    beside = (".sqlite-head", ".json", ".head")  # notes of a ledger, and files that only people read
-    for state in STATES:
-        root = older(state)
-        read = {path for where, _, _ in READERS.values() for path in root.glob(where) if path.is_file()}
-        folders = [path for where, _, _ in READERS.values() for path in root.glob(where) if path.is_dir()]
+    unread |= {"README.txt", "records-x.npy", "records-y.npy", "doubled.py"}
+    # notes of a ledger, and files that only people read
+    beside = (".sqlite-head", ".json", ".head", ".csv", ".parquet")
+    inside = {"counters", "securefl"}  # counters and kept features, which commands read
+    for state in (*STATES, *READ):
+        root, readers = older(state), READERS if state in STATES else RELEASED
+        read = {path for where, _, _ in readers.values() for path in root.glob(where) if path.is_file()}
+        folders = [path for where, _, _ in readers.values() for path in root.glob(where) if path.is_dir()]
         read |= {path for folder in folders for path in folder.glob("*") if path.is_file()}
         found = {path for path in contents(root) if path.name not in unread and path.suffix not in beside}
-        assert {path for path in found - read if "counters" not in path.parts} == set()
+        assert {path for path in found - read if not inside & {*path.relative_to(root).parts}} == set()

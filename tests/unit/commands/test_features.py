@@ -55,6 +55,7 @@ def test_it_writes_features_and_labels_of_both_parts(small: Split, tmp_path: Pat
             assert np.allclose(file["x"], part.x.mean((2, 3)))
             assert file["x"].dtype == np.float32
             assert np.array_equal(file["y"], part.y)
+            assert file["securefl"] == "securefl 8 features"
         assert network_of(tmp_path / f"{name}.npz") == ABOUT
 
 

@@ -1,4 +1,5 @@
-"""Modules load without searches for reference cycles, and their objects are old afterwards."""
+"""Modules load without searches for reference cycles, and their objects are old afterwards. Names that left a
+face stay for one release, with a warning."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from support.every import every
 
+import securefl
+from securefl.core import lazy
 from securefl.core.lazy import loading
 
 
@@ -66,3 +69,13 @@ def test_a_loaded_module_pauses_nothing() -> None:
     with loading("sys"):
         assert gc.isenabled()
     assert any(own is young for own in gc.get_objects(generation=0))
+
+
+def test_a_retired_name_warns_and_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(lazy.RETIRED, "securefl.old_plan", "securefl.algorithm.Plan")
+    with pytest.warns(DeprecationWarning, match=r"securefl\.old_plan is securefl\.algorithm\.Plan") as told:
+        assert securefl.old_plan is securefl.Plan  # type: ignore[attr-defined]
+    assert told[0].filename == __file__
+    assert "old_plan" not in dir(securefl)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = securefl.nothing  # type: ignore[attr-defined]

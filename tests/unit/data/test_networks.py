@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from support.own_records import arrays, filed
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.data.layout import Layout
-from securefl.data.networks import agreed, network_of, one_network, outside
+from securefl.data.networks import FORMAT, agreed, network_of, one_network, outside
 from securefl.data.own import from_files
-from securefl.data.tables import read_table
+from securefl.data.tables import read_records, read_table, targets_in
+from securefl.deployment import party_setup
 
 LAYOUT = Layout(classes=2)
 
@@ -110,6 +112,21 @@ def test_a_network_s_name_that_is_no_short_text_is_refused(bad: Any, tmp_path: P
     archive(tmp_path / "a.npz", bad)
     with pytest.raises(DataError, match=r"a\.npz: expected "):
         network_of(tmp_path / "a.npz")
+
+
+@every("came", ["securefl 9 features", "securefl 8 model", "features", "\ud800", ""])
+@every("read", [read_table, read_records, targets_in, party_setup._arrays])
+def test_features_of_another_version_are_refused(
+    came: str, read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    x, y = arrays()
+    path = tmp_path / "f.npz"
+    np.savez(path, x=x, y=y, securefl=np.array(FORMAT))
+    read(path)
+    np.savez(path, x=x, y=y, securefl=np.array(came))
+    stated = "features of version 9" if "9" in came else "version"
+    with pytest.raises(DataError, match=rf"features of version 8, got .*{stated}.*compute them again"):
+        read(path)
 
 
 def test_features_of_two_networks_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from support.every import every
 from torch import Tensor, nn
 
 from securefl.core.errors import ConfigError, DataError
+from securefl.core.formats import prefix
 from securefl.training import networks
 from securefl.training.chunks import per_record_outputs
 from securefl.training.networks import embedded
@@ -73,6 +74,17 @@ def test_another_network_shares_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert computed == [70, 70]
 
 
+def test_what_another_version_kept_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = counted(monkeypatch)
+    for before in (b"", b"securefl/9|features|"):
+        with monkeypatch.context() as other:
+            other.setattr(networks, "prefix", lambda _, before=before: before)
+            embedded(images(), Two(), network="a", folder=tmp_path)
+    for _ in range(2):
+        embedded(images(), Two(), network="a", folder=tmp_path)
+    assert computed == [70, 70, 70]
+
+
 def test_a_cache_confirms_no_guess_of_the_records(tmp_path: Path) -> None:
     """Whoever lists the folder, or has a copy of its names, can try digests of guessed records."""
     x, before = images(), os.umask(0)
@@ -81,7 +93,7 @@ def test_a_cache_confirms_no_guess_of_the_records(tmp_path: Path) -> None:
             embedded(x, Two(), network="a", folder=tmp_path / place / "features")
     finally:
         os.umask(before)
-    head = f"a|{x.dtype.str}|{x.shape}|".encode()
+    head = prefix("features") + f"a|{x.dtype.str}|{x.shape}|".encode()
     guesses = {hashlib.sha256(data).hexdigest() for data in (head + x.tobytes(), x.tobytes())}
     names = [path.stem for path in tmp_path.rglob("*.npz")]
     assert len(set(names)) == 2, "each cache has a key of its own"

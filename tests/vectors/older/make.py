@@ -6,7 +6,8 @@
 
 That checkout's own commands make everything. Of a long document of a matching only the head is kept: its
 first line has the version. An archive of a release has those of one matching whole, since later versions read
-them. Pages and pictures have no version, and are left out. So are tables, but not of a release.
+them, and features, which had no version before. Pages and pictures have no version, and are left out. So are
+tables, but not of a release.
 """
 
 from __future__ import annotations
@@ -108,6 +109,29 @@ def summing(root: Path) -> None:
     securefl.masked_sum(values, bound=1.0, **trust, ledger=root / "ledger.sqlite", delta=1e-5)
 
 
+NETWORK = """
+from torch import nn
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return 2 * x
+"""
+
+
+def features(root: Path) -> None:
+    """Features of eight records by a network of one's own, and the cache that keeps them."""
+    import numpy as np
+
+    root.mkdir()
+    (root / "doubled.py").write_text(NETWORK)
+    np.save(root / "records-x.npy", np.arange(16, dtype=np.float32).reshape(8, 2))
+    np.save(root / "records-y.npy", np.arange(8) % 2)
+    os.environ["XDG_CACHE_HOME"] = str(root)
+    os.chdir(root)
+    call("features", "records-x.npy", "--network", "doubled:Doubled", "--out", "features.npz")
+
+
 def wanted(path: Path, whole: bool) -> bool:
     """Whether a file, by its path below the folder, has a version or is needed beside one that has."""
     if path.suffix in LEFT_OUT or (not whole and path.suffix in TABLES):
@@ -127,6 +151,8 @@ def main(target: Path, whole: bool) -> None:
         matching(root / "pads", "--params", "pads")
         matching(root / "compact", "--params", "compact")
         summing(root / "summing")
+        if whole:
+            features(root / "features")
         with tarfile.open(target, "w:xz", preset=9) as archive:
             for path in sorted(root.rglob("*")):
                 if path.is_file() and wanted(path.relative_to(root), whole):
