@@ -157,8 +157,9 @@ bench-growth: $(VENV)/.tested  ## what a round costs the engine, for 100 to 100,
 
 ROUNDS ?= 2000
 endurance: $(VENV)/.tested  ## kills, restarts, a rotation and a lost disk, and a tenth of it over Flower: make endurance [ROUNDS=2000]
-	$(BIN)/python benchmarks/endurance.py --rounds $(ROUNDS)
-	$(BIN)/python benchmarks/endurance.py --rounds $$(($(ROUNDS) < 480 ? 48 : $(ROUNDS) / 10)) --carrier flower  # a round takes seconds there
+	@red=0; $(BIN)/python benchmarks/endurance.py --rounds $(ROUNDS) || red=1; \
+	$(BIN)/python benchmarks/endurance.py --rounds $$(($(ROUNDS) < 480 ? 48 : $(ROUNDS) / 10)) --carrier flower || red=1; \
+	exit $$red  # a tenth over Flower, where a round takes seconds
 
 NVFLARE := .venv-nvflare
 NVFLARE_OUT := runs/nvflare
