@@ -6,8 +6,8 @@ The rounds are played in three sessions over the same ledgers. A process is kill
 and started again: a client but the last one, or, over Flower, such a client's node. In the first quarter of a
 session it is often the coordinator, and over Flower the SuperLink. After the first session a client rotates
 its keys, and all pin the new roster. After the second one a client loses its folder: an older copy is
-refused, and the newest is put back. Then memory, CPU and files of processes that ran since the first quarter
-of the last session are compared between its second and its last quarter.
+refused, and the newest is put back. Then the last session's second and last quarter are compared: time, the
+files of all parties, memory and CPU of each process that ran through both.
 """
 
 from __future__ import annotations
@@ -336,11 +336,12 @@ def _rows(ledger: Path, holder: str, which: str = "TRUE") -> int:
 
 
 def main() -> None:
-    given = argparse.ArgumentParser()
-    given.add_argument("--rounds", type=int, default=2000)
-    given.add_argument("--carrier", choices=("sockets", "flower"), default="sockets")
-    given.add_argument("--seed", type=int, default=0)
-    given.add_argument("--write", action="store_true")
+    form = argparse.RawDescriptionHelpFormatter
+    given = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    given.add_argument("--rounds", type=int, default=2000, help="of all three sessions (2000)")
+    given.add_argument("--carrier", choices=STRUCK, default="sockets", help="of messages (sockets)")
+    given.add_argument("--seed", type=int, default=0, help="who is killed, rotates and loses its folder (0)")
+    given.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results")
     asked = given.parse_args()
     if asked.rounds < (least := SESSIONS * MARKS):
         given.error(f"expected {least} rounds or more, a mark each, got {asked.rounds}")

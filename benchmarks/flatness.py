@@ -17,7 +17,7 @@ LASTING = {
     "sockets": [STEADY, "coordinator"],
     "flower": [STEADY, "coordinator", "superlink", f"node of {STEADY}"],
 }
-"""By carrier: the processes that run from the second quarter of a session to its end."""
+"""By carrier: the processes that nothing kills from the second quarter of a session to its end."""
 MARKS = 16
 """The marks of a session: four in each quarter."""
 LIMITS = {
@@ -40,7 +40,9 @@ def quarters(marks: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def flatness(marks: pd.DataFrame, carrier: str) -> pd.DataFrame:
     """The figures of the last session's second and last quarter, and the most that the last may be."""
-    (second, last), lasting = quarters(marks), LASTING[carrier]
+    second, last = quarters(marks)
+    through = _not_restarted(marks.loc[second.index[0] : last.index[-1]])
+    lasting = [*dict.fromkeys([*LASTING[carrier], *through])]
     rows = [
         {"figure": figure, "quarter_2": before, "quarter_4": after, "most": LIMITS[kind] * before + slack}
         for (figure, kind, before, slack), (*_, after, _) in zip(
@@ -50,17 +52,27 @@ def flatness(marks: pd.DataFrame, carrier: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _not_restarted(marks: pd.DataFrame) -> Iterator[str]:
+    """The processes that are in each of these marks, with a CPU time that never falls."""
+    for column in marks.columns[marks.columns.str.endswith(" CPU s")]:
+        if marks[column].is_monotonic_increasing:  # false where a mark lacks the process
+            yield column.removesuffix(" CPU s")
+
+
 def _figures(quarter: pd.DataFrame, lasting: list[str]) -> Iterator[tuple[str, str, float, float]]:
     """Each figure's name, kind and value, and what its limit allows beside the ratio."""
-    rounds = quarter["round"].iloc[-1] - quarter["round"].iloc[0]
 
-    def grown(column: str) -> float:
-        return float(quarter[column].iloc[-1] - quarter[column].iloc[0]) / rounds
+    def grown(column: str, own: pd.DataFrame = quarter) -> float:
+        first, last = own.iloc[0], own.iloc[-1]
+        return float((last[column] - first[column]) / (last["round"] - first["round"]))
 
     yield "s a round", "s a round", float(quarter["seconds"].median()), 0.0
     for name in lasting:
         yield f"MB of {name}", "MB", float(quarter[f"{name} MB"].median()), 0.0
         yield f"CPU ms a round of {name}", "CPU ms a round", 1e3 * grown(f"{name} CPU s"), 0.0
     for column in quarter.columns[quarter.columns.str.endswith(" kB")]:
-        name = column.removesuffix(" kB")
-        yield f"bytes a round of {name}'s files", "bytes a round", 1e3 * grown(column), PAGES / rounds
+        name, own = column.removesuffix(" kB"), quarter
+        if name == "server" and own[column].iloc[-1] < own[column].iloc[-2]:
+            own = own.iloc[:-1]  # the run has ended by this mark, and SQLite's log was folded into the ledger
+        rounds = own["round"].iloc[-1] - own["round"].iloc[0]
+        yield f"bytes a round of {name}'s files", "bytes a round", 1e3 * grown(column, own), PAGES / rounds

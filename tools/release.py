@@ -1,6 +1,6 @@
 """Build a release twice, from two clean clones of the last commit, and refuse two that differ in a byte.
 
-python tools/release.py FOLDER    # sdist, wheel, the files of each, SHA256SUMS, and how to deploy them
+python tools/release.py FOLDER    # sdist, wheel, the files of each, how to deploy them, and SHA256SUMS
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
@@ -65,6 +66,16 @@ def contents(package: Path) -> list[str]:
         return sorted(member.name for member in packed.getmembers() if not member.isdir())
 
 
+def sums_of(files: Iterable[Path]) -> str:
+    return "".join(f"{sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in files)
+
+
+def write_sums(folder: Path) -> None:
+    """Write the hash of each file of a folder to its SHA256SUMS."""
+    there = folder / "SHA256SUMS"
+    there.write_text(sums_of(sorted({*folder.iterdir()} - {there})), encoding="utf-8")
+
+
 def main(out: Path) -> None:
     if changed := git("status", "--porcelain"):
         raise SystemExit(f"A release is made of a commit. Commit or remove first:\n{changed}")
@@ -75,13 +86,13 @@ def main(out: Path) -> None:
             clone = Path(place) / f"clone {number}"
             git("clone", "--quiet", str(ROOT), str(clone))
             made = build(clone, folder, epoch)
-            sums.append("".join(f"{sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in made))
+            sums.append(sums_of(made))
             for one in made:
                 one.with_name(f"{one.name}.contents").write_text("\n".join(contents(one)) + "\n", "utf-8")
         shutil.copytree(clone / "deploy", out, dirs_exist_ok=True)
     if sums[0] != sums[1]:
         raise SystemExit(f"Two builds differ:\n{sums[0]}{sums[1]}")
-    (out / "SHA256SUMS").write_text(sums[0], encoding="utf-8")
+    write_sums(out)
     print(sums[0], end="")
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from bill import state
+from release import write_sums
 
 from securefl import __version__
 from securefl.commands.party import serve
@@ -36,6 +39,16 @@ def test_the_citation_is_of_this_version() -> None:
         PROJECT["license"],
     )
     assert all(said[key] for key in ("message", "title", "authors"))
+
+
+def test_one_system_is_supported_and_said() -> None:
+    systems = [one for one in PROJECT["classifiers"] if one.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX :: Linux"]
+    assert re.search(
+        r"^Python 3\.11 to 3\.13, Linux\.", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
+    )
+    deployment = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| (\w+), supported \|", deployment, re.M) == ["Linux"]
 
 
 def test_hosted_checks_run_the_same_script_on_each_python() -> None:
@@ -92,9 +105,11 @@ def test_hooks_and_templates_name_what_is_there() -> None:
 
 def test_security_tells_of_every_package_that_a_party_installs() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \|", text, re.M)
-    assert len(rows) == len({*rows})
-    assert {*rows} == DIRECT
+    rows = re.findall(r"^\| `([\w-]+)` \|(.*)\|$", text, re.M)
+    assert [name for name, cells in rows if not all(map(str.strip, cells.split("|")))] == []
+    names = [name for name, _ in rows]
+    assert len(names) == len({*names})
+    assert {*names} == DIRECT | {"cffi", "flwr", "grpcio", "httpx", "uvicorn"}
     files = [*(ROOT / "tests").rglob("test_*.py")]
     tests = "".join(path.read_text(encoding="utf-8") for path in files)
     for name in re.findall(r"`(?:tests/\w+/)?(test_\w+\.py)`", text):
@@ -130,31 +145,48 @@ def bill(path: Path, **licences: object) -> Path:
     """A bill of packages with these licences, beside one that declares none."""
     found = {"dp-accounting": None} | {name.replace("_", "-"): own for name, own in licences.items()}
     components = [{"name": name} | ({"licenses": own} if own else {}) for name, own in found.items()]
-    path.write_text(json.dumps({"components": components}), encoding="utf-8")
+    said = {"metadata": {"component": {"name": "securefl"}}, "components": components}
+    path.write_text(json.dumps(said), encoding="utf-8")
     return path
 
 
-def test_a_bill_has_a_licence_for_each_package_declared_or_with_its_source(tmp_path: Path) -> None:
+def test_a_bill_has_the_version_and_a_licence_of_each_package_declared_or_concluded(tmp_path: Path) -> None:
     declared = [{"license": {"acknowledgement": "declared", "id": "MIT"}}]
     path = bill(tmp_path / "bill.json", attrs=declared)
     state(path)
-    first, second = json.loads(path.read_text(encoding="utf-8"))["components"]
+    said = json.loads(path.read_text(encoding="utf-8"))
+    first, second = said["components"]
+    assert said["metadata"]["component"] == {"name": "securefl", "version": __version__}
     assert second["licenses"] == declared
-    ((licence,),) = (one.values() for one in first["licenses"])
-    assert (licence["id"], licence["acknowledgement"]) == ("Apache-2.0", "concluded")
-    assert licence["url"].startswith("https://github.com/google/differential-privacy/")
+    assert first["licenses"] == [{"acknowledgement": "concluded", "expression": "Apache-2.0"}]
     for wrong in ({"attrs": None}, {"dp_accounting": declared}):
         with pytest.raises(SystemExit, match=next(iter(wrong)).replace("_", "-")):
             state(bill(tmp_path / "bill.json", **wrong))
+
+
+@pytest.mark.parametrize("licence", [{}, {"name": "License :: OSI Approved :: BSD License"}])
+def test_a_name_of_several_licences_is_none(licence: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="attrs"):
-        state(bill(tmp_path / "bill.json", attrs=[{"license": {}}]))
+        state(bill(tmp_path / "bill.json", attrs=[{"license": licence}]))
 
 
 def test_each_of_two_components_of_one_name_has_a_licence(tmp_path: Path) -> None:
-    path = tmp_path / "bill.json"
-    path.write_text(json.dumps({"components": [{"name": "dp-accounting"}, {"name": "dp-accounting"}]}))
+    path = bill(tmp_path / "bill.json")
+    said = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(said | {"components": said["components"] * 2}))
     state(path)
-    assert all(one["licenses"] for one in json.loads(path.read_text(encoding="utf-8"))["components"])
+    found = json.loads(path.read_text(encoding="utf-8"))["components"]
+    assert [bool(one["licenses"]) for one in found] == [True, True]
+
+
+def test_the_sums_of_a_release_are_of_every_file_beside_them(tmp_path: Path) -> None:
+    for name in ("securefl.whl", "Containerfile", "SHA256SUMS"):
+        (tmp_path / name).write_text(name)
+    write_sums(tmp_path)
+    lines = (tmp_path / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    assert lines == [
+        f"{sha256(name.encode()).hexdigest()}  {name}" for name in ("Containerfile", "securefl.whl")
+    ]
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}"])
@@ -220,3 +252,29 @@ def test_the_image_is_pinned_and_runs_as_no_root() -> None:
     assert words.index(["USER", said["USER"][-1]]) > max(words.index(["RUN", run]) for run in said["RUN"])
     (lock,) = (rest for rest in said["ARG"] if rest.startswith("LOCK="))
     assert (DEPLOY / lock.removeprefix("LOCK=")).is_file()
+
+
+def test_a_changed_pin_of_a_release_tool_is_installed(tmp_path: Path) -> None:
+    made = tmp_path / ".installed"
+    made.touch()
+    for age, due in ((0, False), (-(10**9), True)):
+        now = (ROOT / "Makefile").stat().st_mtime + 1 + age
+        os.utime(made, (now, now))
+        words = ["make", "-s", "-q", f"RELEASE={tmp_path}", str(made)]
+        assert subprocess.run(words, cwd=ROOT, check=False).returncode == int(due)
+
+
+def test_endurance_plays_both_carriers_and_fails_if_one_did(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/played\ncase "$*" in *"$RED"*) exit 1; esac\n')
+    python.chmod(0o755)
+    for name in (".installed", ".tested"):
+        (tmp_path / name).touch()
+    for red, code in (("sockets", 0), ("--rounds 2000", 2), ("flower", 2)):
+        (tmp_path / "played").unlink(missing_ok=True)
+        words = ["make", "-s", f"VENV={tmp_path}", "endurance"]
+        env = os.environ | {"RED": red}
+        assert subprocess.run(words, cwd=ROOT, env=env, capture_output=True, check=False).returncode == code
+        first, second = (tmp_path / "played").read_text(encoding="utf-8").splitlines()
+        assert ("--carrier" in first, "--carrier flower" in second) == (False, True)

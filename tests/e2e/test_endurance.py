@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -107,6 +108,33 @@ def test_flat_marks_are_flat() -> None:
 )
 def test_what_grows_is_named(column: str, change: Any, figure: str) -> None:
     assert steep(marks(**{column: change})) == [figure]
+
+
+def test_a_process_that_ran_through_both_quarters_is_tested_and_one_that_started_again_is_not() -> None:
+    """A client over Flower climbed from 442 to 460 MB, and the table had a client beside it alone."""
+    growing: dict[str, Any] = {"client-0004 MB": lambda rounds: 200 + rounds / 10}
+    cpu: dict[str, Any] = {"through": lambda rounds: rounds, "early": lambda rounds: (rounds - 120) % 640}
+    for name in cpu:
+        assert steep(marks(**growing, **{"client-0004 CPU s": cpu[name]})) == ["MB of client-0004"], name
+    for again in (lambda rounds: rounds % 400, lambda rounds: np.where(rounds == 560, np.nan, rounds)):
+        assert steep(marks(**growing, **{"client-0004 CPU s": again})) == []
+
+
+def test_a_mark_after_the_servers_log_was_folded_in_is_left_out() -> None:
+    sizes = 0.4 * np.arange(1, MARKS + 1) * 40
+    table = flatness(marks(**{"server kB": lambda _: np.append(sizes[:-1], 1.0)}), "sockets")
+    (after,) = table.loc[table["figure"] == "bytes a round of server's files", "quarter_4"]
+    assert after == pytest.approx(400)
+    grows = np.append(sizes[:-2], [900.0, 1.0])
+    assert steep(marks(**{"server kB": lambda _: grows})) == ["bytes a round of server's files"]
+
+
+def test_the_help_says_what_is_played_and_what_each_option_does() -> None:
+    words = [sys.executable, endurance.__file__, "--help"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "loses its folder" in said
+    for option in ("--rounds", "--carrier", "--seed", "--write"):
+        assert re.search(rf"^  {option}.*(  |\n {{20,}})\w", said, re.M), option
 
 
 @every(

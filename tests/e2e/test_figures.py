@@ -477,3 +477,10 @@ def test_the_twin_of_pfl() -> None:
         assert f"{-gaps[rivals[2]].mean():.3f} less with a bound that adapts" in said
         assert gaps[["BLT", "BandMF"]].min(axis=None) > 0
     assert f"p {max(ps):.3f}" in said
+
+
+def test_what_an_hour_of_fuzzing_came_to() -> None:
+    found = results_page.read("fuzz.csv")["CPU seconds"]
+    said = re.search(r"The hour came to (\d+) of them\*\* for (\d+) targets: one got (\d+) to (\d+) of", TEXT)
+    assert said
+    assert [*map(int, said.groups())] == [*map(round, (found.sum(), len(found), found.min(), found.max()))]

@@ -158,6 +158,8 @@ def test_a_release_has_the_folder_deploy_of_its_commit(
     release.main(tmp_path / "dist")
     packed = {path.name: path.read_bytes() for path in (tmp_path / "dist").iterdir()}
     assert committed.items() <= packed.items()
+    sums = packed.pop("SHA256SUMS").decode().splitlines()
+    assert [line.split("  ")[1] for line in sums] == sorted(packed)
 
 
 def test_a_changed_checkout_says_so(repository: Path, tmp_path: Path) -> None:
