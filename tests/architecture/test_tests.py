@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import mutants
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests").rglob("*.py"))
 TESTS = {path.stem for path in FILES if path.stem.startswith("test_")}
@@ -68,3 +70,19 @@ def test_every_folder_is_a_room() -> None:
     assert len(folders) > 10
     for folder in folders:
         assert (HOME / folder / "__init__.py").exists(), f"securefl has no room {folder}"
+
+
+def test_every_listed_mutant_can_be_planted_and_its_tests_are_there() -> None:
+    """What `make mutants-list` finds before it runs a test, at once where code moves."""
+    lost = []
+    for one in mutants.listed([]):
+        try:
+            one.planted((ROOT / one.file).read_text(encoding="utf-8"))
+        except (OSError, ValueError, SyntaxError) as error:
+            lost.append((one.name, str(error)))
+        for test in one.tests:
+            file, _, name = test.partition("::")
+            named = {part.partition("[")[0] for part in name.split("::")} - {""}
+            if not (ROOT / file).exists() or named - {*re.findall(r"\w+", (ROOT / file).read_text("utf-8"))}:
+                lost.append((one.name, test))
+    assert lost == []
