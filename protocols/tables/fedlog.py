@@ -247,7 +247,7 @@ FLEXIBLE: Final = Table(
         ),
     ),
     measures=(Measure.LAST, Measure.BEST),
-    minutes=20,
+    minutes=30,
     differences=(
         *_DIFFERENCES,
         _NO_CROPS,

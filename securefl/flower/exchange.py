@@ -195,9 +195,9 @@ class GridExchange:
                 reply = _pulled(self._grid, sent, who)
                 if reply is None:
                     # Last in the next try, so that a lost node holds up nobody. Each pull costs the SuperLink
-                    # CPU, and one for every reply ten times a second would slow its nodes.
+                    # CPU. The last tries look for all: a reply lives no longer than its request, to the end.
                     waiting[sent] = who
-                    if self._clock() < end:
+                    if self._clock() < end - _POLL:
                         break
                     continue
                 if reply.has_error():
