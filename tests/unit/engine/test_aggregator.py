@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from math import inf, isinf
+from math import isinf
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,7 @@ from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import (
     ByCount,
-    ByDraws,
     CohortQuery,
-    PerClient,
-    Schedule,
     Sum,
     Value,
     ValueSpec,
@@ -38,10 +35,8 @@ from securefl.core.grid import Grid
 from securefl.core.release import SERVER
 from securefl.core.wire import Header
 from securefl.dp.calibration import sigma
-from securefl.dp.moments import MeanVariance
 from securefl.engine.aggregator import SecureAggregator
 from securefl.engine.exchange import MOST, Client
-from securefl.matching.profiles import Anchor, Bounds, Variant, divergence, features, linear_query
 
 CLIENTS, LENGTH = 5, 12
 EVERYBODY = tuple(range(CLIENTS))
@@ -71,27 +66,25 @@ def query(cohort: tuple[int, ...] = EVERYBODY, spec: ValueSpec = UPDATE, model: 
     return CohortQuery(cohort=cohort, broadcast=model, sums=(Sum(spec, LENGTH),))
 
 
-def opened(plan: Plan, path: Path, spec: ValueSpec = UPDATE, parameters: str = "strong") -> SecureAggregator:
-    compute = summed if spec.sensitivity else update
-    gives = [ClientFunction(spec, compute)]
-    return SecureAggregator(plan, gives, records(), ledger=path / "ledger.sqlite", parameters=parameters)
+def opened(
+    plan: Plan, path: Path, spec: ValueSpec = UPDATE, compute: Any = None, of: Any = None, **options: Any
+) -> SecureAggregator:
+    gives = [ClientFunction(spec, compute or (summed if spec.sensitivity else update))]
+    return SecureAggregator(plan, gives, of or records(), **{"ledger": path / "ledger.sqlite", **options})
 
 
-@every("how", ["clear", "masked", "ckks", "two-server"])
-def test_the_sum_is_that_of_the_loop_s_own_values(tmp_path: Path, how: Any) -> None:
-    with opened(replace(MASKED, sum=how), tmp_path) as aggregator:
+def tensors() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.tensor(x, requires_grad=True), torch.tensor(y)) for x, y in records()]
+
+
+@every(("how", "of"), [("clear", tensors()), ("masked", None), ("ckks", None), ("two-server", None)])
+def test_the_sum_is_that_of_the_loop_s_own_values(tmp_path: Path, how: Any, of: Any) -> None:
+    with opened(replace(MASKED, sum=how), tmp_path, of=of) as aggregator:
         answers = aggregator.query(query((0, 1, 2, 4), model=np.full(1, 0.5, np.float32)))
     expected = sum(records()[k][0].sum(0) + 0.5 for k in (0, 1, 2, 4))
     assert answers.survivors == (0, 1, 2, 4)
     assert np.abs(answers.totals["update"].value - expected).max() <= 4 * UPDATE.grid.step
     assert answers.totals["update"].weight == 4
-
-
-def test_tensors_are_records_as_arrays_are(tmp_path: Path) -> None:
-    given = [(torch.tensor(x, requires_grad=True), torch.tensor(y)) for x, y in records()]
-    with SecureAggregator(OPEN, [ClientFunction(UPDATE, update)], given, ledger=tmp_path / "l") as aggregator:
-        total = aggregator.query(query()).totals["update"].value
-    assert np.abs(total - sum(x.sum(0) for x, _ in records())).max() <= 5 * UPDATE.grid.step
 
 
 def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) -> None:
@@ -101,9 +94,7 @@ def test_the_charge_is_in_the_file_before_the_value_is_computed(tmp_path: Path) 
         seen.append([row[7] for row in aggregator.ledger.rows()])
         return update(context)
 
-    with SecureAggregator(
-        MASKED, [ClientFunction(UPDATE, looking)], records(), ledger=tmp_path / "ledger.sqlite"
-    ) as aggregator:
+    with opened(MASKED, tmp_path, compute=looking) as aggregator:
         aggregator.query(query())
         assert seen == [["reserved"] * CLIENTS] * CLIENTS
         assert [row[7] for row in aggregator.ledger.rows()] == ["committed"] * CLIENTS
@@ -165,113 +156,42 @@ def noised(releases: int, budget: float) -> tuple[Plan, ValueSpec]:
 
 def test_a_spent_budget_refuses_and_nothing_is_computed_or_opened(tmp_path: Path) -> None:
     plan, spec = noised(3, 2.0)
-    computed = []
+    computed, drawn, four = [], set[float](), (0, 1, 2, 3)
 
     def counting(context: ClientContext) -> Value:
         computed.append(context.round)
+        drawn.add(float(context.rng.random()))
         return summed(context)
 
-    with SecureAggregator(
-        plan, [ClientFunction(spec, counting)], records(), ledger=tmp_path / "ledger.sqlite"
-    ) as aggregator:
+    with opened(plan, tmp_path, spec, counting) as aggregator:
         for _ in range(3):
-            assert aggregator.query(query(spec=spec)).survivors == EVERYBODY
+            assert aggregator.query(query(four, spec)).survivors == four
         spent = aggregator.ledger.epsilon(2, "server")
         assert 1.99 < spent <= 2.0
+        # Who refused is named where another one did not.
+        assert aggregator.query(query(spec=spec)).survivors == ()
+        assert list(aggregator.log.refused) == list(four)
         with pytest.raises(BudgetExceeded, match=r"client 0: .* 0 rounds"):
-            aggregator.query(query(spec=spec))
+            aggregator.query(query(four, spec))
         assert "0 rounds like it remain" in aggregator.log.abstained[2]
         assert aggregator.ledger.epsilon(2, "server") == spent
-    assert sorted(computed) == sorted([1, 2, 3] * CLIENTS)
-
-
-def test_who_refused_is_named_where_others_answered(tmp_path: Path) -> None:
-    plan, spec = noised(3, 2.0)
-    with opened(plan, tmp_path, spec) as aggregator:
-        for _ in range(3):
-            assert aggregator.query(query((0, 1, 2, 3), spec)).survivors == (0, 1, 2, 3)
-        answers = aggregator.query(query(spec=spec))
-        assert answers.survivors == ()
-        assert list(aggregator.log.refused) == [0, 1, 2, 3]
-        assert aggregator.log.refused.keys() <= aggregator.log.abstained.keys()
-
-
-def test_floats_are_refused_under_noise_by_name(tmp_path: Path) -> None:
-    """On the grid or off it: a declared sensitivity says nothing of what rounding adds to it."""
-    plan, spec = noised(3, 2.0)
-    said = r"integers of the grid for 'update', which is charged as noised"
-    with (
-        SecureAggregator(
-            plan, [ClientFunction(spec, update)], records(), ledger=tmp_path / "ledger.sqlite"
-        ) as aggregator,
-        pytest.raises(LocalProtocolError, match=said),
-    ):
-        aggregator.query(query(spec=spec))
+    assert sorted(computed) == [*sorted([1, 2, 3] * 4), 4]
+    assert len(drawn) == len(computed), "each client and query has a stream of its own"
 
 
 @every(
     "given",
-    [np.zeros(LENGTH), np.zeros(LENGTH, np.int32), np.zeros((LENGTH, 1), np.int64)],
+    [
+        {"integers": np.zeros(LENGTH)},
+        {"integers": np.zeros(LENGTH, np.int32)},
+        {"integers": np.zeros((LENGTH, 1), np.int64)},
+        {"integers": np.zeros(1, np.int64), "clear": np.zeros(1)},
+        {"clear": np.zeros(1), "after_noise": lambda noised: Value(clear=noised)},
+    ],
 )
-def test_integers_are_a_flat_vector_of_int64(given: NDArray[Any]) -> None:
-    with pytest.raises(LocalProtocolError, match="flat vector of int64"):
-        Value(integers=given, step=1.0)
-    with pytest.raises(LocalProtocolError, match="got both"):
-        Value(integers=np.zeros(1, np.int64), step=1.0, clear=np.zeros(1))
-    with pytest.raises(LocalProtocolError, match="with `after_noise`"):
-        Value(clear=np.zeros(1), after_noise=lambda noised: Value(clear=noised))
-
-
-def test_what_was_spent_counts_behind_another_door(tmp_path: Path) -> None:
-    plan, spec = noised(3, 2.0)
-    for _ in range(3):
-        with opened(plan, tmp_path, spec) as aggregator:
-            assert aggregator.query(query(spec=spec)).survivors == EVERYBODY
-    with (
-        opened(plan, tmp_path, spec) as aggregator,
-        pytest.raises(BudgetExceeded, match="rounds like it remain"),
-    ):
-        aggregator.query(query(spec=spec))
-    with pytest.raises(ConfigError, match="budget"):
-        opened(replace(plan, budget=9.0), tmp_path, spec)
-
-
-def test_the_noise_is_in_the_sum(tmp_path: Path) -> None:
-    plan, spec = noised(3, 2.0)
-    with opened(plan, tmp_path, spec) as aggregator:
-        total = aggregator.query(query(spec=spec)).totals["update"].value
-    error = total - sum(x.sum(0) for x, _ in records())
-    assert 0.2 * plan.noise_multiplier < error.std() < 3 * plan.noise_multiplier
-
-
-@every("scores", ["clear", "ckks", "pads"])
-def test_a_profile_is_compared_and_its_owner_s_ledger_says_infinity(tmp_path: Path, scores: Any) -> None:
-    anchor = Anchor(np.zeros(LENGTH), np.ones(LENGTH))
-
-    def own(x: NDArray[Any]) -> MeanVariance:
-        return MeanVariance(x.mean(0), x.var(0), len(x))
-
-    def compute(context: ClientContext) -> Value:
-        parts = features(own(context.x), anchor, Bounds()).split(Variant.FULL)
-        return Value(hidden=parts.hidden)
-
-    spec = ValueSpec(
-        name="profile",
-        reduction="none",
-        reveals="its profile",
-        reveals_encrypted="a score",
-        schedule=Schedule(max_releases=1),
-    )
-    baseline = own(np.random.default_rng(4).normal(size=(40, LENGTH)))
-    per_client = PerClient(spec, linear_query(baseline, anchor, Bounds()))
-    question = CohortQuery(cohort=EVERYBODY, broadcast=NOTHING, per_client=(per_client,))
-    plan, ledger = replace(OPEN, scores=scores), tmp_path / "ledger.sqlite"
-    own_function = ClientFunction(spec, compute, Bounds().linear(LENGTH, Variant.FULL))
-    with SecureAggregator(plan, [own_function], records(), ledger=ledger) as aggregator:
-        found = aggregator.query(question).per_client["profile"]
-        assert aggregator.ledger.worst("server") == inf
-    for k, (x, _) in enumerate(records()):
-        assert found[k] == pytest.approx(divergence(own(x), baseline), abs=1e-3)
+def test_integers_are_a_flat_vector_of_int64(given: dict[str, Any]) -> None:
+    with pytest.raises(LocalProtocolError):
+        Value(**given, step=1.0)
 
 
 def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
@@ -280,10 +200,8 @@ def test_what_may_not_leave_is_told_at_the_door(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no homomorphic key"):
         opened(replace(OPEN, scores="pads"), tmp_path, parameters="compact")
     with pytest.raises(ConfigError, match="each name once"):
-        SecureAggregator(
-            OPEN, [ClientFunction(UPDATE, update)] * 2, records(), ledger=tmp_path / "ledger.sqlite"
-        )
-    assert not (tmp_path / "ledger.sqlite").exists()
+        SecureAggregator(OPEN, [ClientFunction(UPDATE, update)] * 2, records(), ledger=tmp_path / "l")
+    assert not list(tmp_path.iterdir())
 
 
 def test_nobody_answers_after_the_schedule(tmp_path: Path) -> None:
@@ -294,30 +212,14 @@ def test_nobody_answers_after_the_schedule(tmp_path: Path) -> None:
         assert "Have all parties agree on a plan with more" in aggregator.log.abstained[0]
 
 
-def test_a_stream_of_its_own_for_every_client_and_ask(tmp_path: Path) -> None:
-    drawn: list[float] = []
-
-    def draw(context: ClientContext) -> Value:
-        drawn.append(float(context.rng.random()))
-        return Value(clear=np.full(LENGTH, drawn[-1]))
-
-    with SecureAggregator(
-        OPEN, [ClientFunction(UPDATE, draw)], records(), ledger=tmp_path / "ledger.sqlite"
-    ) as aggregator:
-        aggregator.query(query())
-        aggregator.query(query())
-    assert len(set(drawn)) == 2 * CLIENTS
-
-
 def test_doors_and_studies_over_the_same_records_share_one_budget(tmp_path: Path) -> None:
     plan, spec = noised(2, 2.0)
     plan = replace(plan, budget=2.5, max_rounds=2)
     shared = tmp_path / "people.ledger"
 
     def aggregator(name: str, people: Any = None) -> SecureAggregator:
-        gives = [ClientFunction(spec, summed)]
         own = tmp_path / f"{name}.sqlite"
-        return SecureAggregator(plan, gives, records(), ledger=own, shared=shared, people=people)
+        return opened(plan, tmp_path, spec, ledger=own, shared=shared, people=people)
 
     with aggregator("a") as first:
         assert first.query(query(spec=spec)).survivors == EVERYBODY
@@ -344,9 +246,7 @@ def test_the_attack_a_ledger_that_goes_on_without_the_shared_ledger_that_counts_
     plan = replace(plan, budget=4.5, max_rounds=2)
 
     def made(own: str, shared: str | None) -> SecureAggregator:
-        gives, home = [ClientFunction(spec, summed)], tmp_path / own
-        at = shared and tmp_path / shared
-        return SecureAggregator(plan, gives, records(), ledger=home, shared=at)
+        return opened(plan, tmp_path, spec, ledger=tmp_path / own, shared=shared and tmp_path / shared)
 
     with made("counted", "people") as first, made("own", None) as alone:
         for one in (first, alone):
@@ -376,31 +276,21 @@ def test_a_total_below_a_clients_count_gives_it_no_weight_above_one(tmp_path: Pa
     assert np.abs(answers.totals["update"].value - expected).max() <= 5 * UPDATE.grid.step
 
 
-BY_COUNTS = replace(OPEN, weights={"update": "counts"}, max_num_examples=16)
-DRAWN = ByDraws(dict.fromkeys(EVERYBODY, 1))
-
-
 @every(
-    "plan, weighs, by", [(OPEN, "equal", ByCount(45)), (OPEN, "equal", DRAWN), (BY_COUNTS, "counts", None)]
+    ("weighs", "weights"),
+    [("equal", {"records": 20}), ("equal", {"whole": 5, "most": 1}), ("equal", {}), ("counts", {})],
 )
-def test_a_sum_in_the_clear_is_weighed_as_spec_and_plan_say_or_not_at_all(
-    plan: Plan, weighs: Any, by: Any, tmp_path: Path
-) -> None:
-    """By counts one record moves the weight beside the value: 1 was charged, and 2 - 1/n moved."""
-    spec = replace(UPDATE, weighs=weighs)
-    with opened(plan, tmp_path, spec) as aggregator:
-        answers = aggregator.query(replace(query(spec=spec), weights=by))
-        assert (answers.survivors, aggregator.ledger.worst("server")) == ((), 0.0)
-        assert "Expected an order that weighs 'update'" in aggregator.log.abstained[SERVER]
+def test_the_attack_a_server_that_weighs_a_clear_sum_by_the_private_count(weighs: Any, weights: Any) -> None:
+    """A server that lies orders so, whatever its own copy of the plan says: the client itself refuses.
 
-
-@every("weights", [{"records": 20}, {"whole": 5, "most": 1}, {}])
-def test_the_attack_a_server_that_weighs_a_clear_sum_by_the_private_count(weights: dict[str, int]) -> None:
-    """A server that lies orders so, whatever its own copy of the plan says: the client itself refuses."""
-    client = Client(number=0, header=AT, plan=OPEN, contributions={"update": UPDATE}, most=MOST)
+    By counts one record moves the weight beside the value: 1 was charged, and 2 - 1/n moved.
+    """
+    plan = replace(OPEN, weights={"update": weighs}, max_num_examples=16) if weighs == "counts" else OPEN
+    own = {"update": replace(UPDATE, weighs=weighs)}
+    client = Client(number=0, header=AT, plan=plan, contributions=own, most=MOST)
     asked = order("update", draws=1, lengths=(LENGTH,), **weights)
-    said = pytest.raises(RemoteProtocolError, match="weighs 'update' equally") if weights else nullcontext()
-    with said:
+    lies = weights or weighs == "counts"
+    with pytest.raises(RemoteProtocolError, match="weighs 'update'") if lies else nullcontext():
         client.receive(client.begin().state, SERVER, asked)
 
 
@@ -446,17 +336,6 @@ def test_a_fork_is_refused_and_makes_one_of_its_own_on_the_same_ledger(tmp_path:
         assert len(aggregator.ledger.rows()) == 2 * CLIENTS
 
 
-def test_each_thread_has_an_aggregator_of_its_own_on_one_ledger(tmp_path: Path) -> None:
-    def asked() -> tuple[int, ...]:
-        with opened(OPEN, tmp_path) as aggregator:
-            return aggregator.query(query()).survivors
-
-    with ThreadPoolExecutor(2) as pool:
-        assert {each.result() for each in [pool.submit(asked) for _ in range(3)]} == {EVERYBODY}
-    with opened(OPEN, tmp_path) as aggregator:
-        assert len(aggregator.ledger.rows()) == 3 * CLIENTS
-
-
 @pytest.mark.parametrize("reads", ["unknown", "none"])
 @pytest.mark.parametrize("trust", ["active", "semi-honest"])
 def test_the_log_says_once_that_state_of_a_loop_is_not_held(
@@ -471,22 +350,6 @@ def test_the_log_says_once_that_state_of_a_loop_is_not_held(
     assert len(said) == (reads == "unknown" and trust == "active")
 
 
-@every(
-    "wrong",
-    [
-        {"plan": None},
-        {"records": None},
-        {"functions": ["x"]},
-        {"ledger": 5},
-        {"parameters": ["x"]},
-        {"seed": "x"},
-    ],
-)
-def test_an_argument_of_another_type_is_refused_by_name(wrong: dict[str, Any], tmp_path: Path) -> None:
-    given: dict[str, Any] = {
-        "plan": OPEN,
-        "functions": [ClientFunction(UPDATE, update)],
-        "records": records(),
-    }
-    with pytest.raises(ConfigError, match=f"Expected `{next(iter(wrong))}` as "):
-        SecureAggregator(**{**given, "ledger": tmp_path / "ledger.sqlite", **wrong})
+def test_an_argument_of_another_type_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Expected `seed` as "):
+        opened(OPEN, tmp_path, seed="x")
