@@ -14,16 +14,12 @@ from support.every import every
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Value, ValueSpec
-from securefl.core.abstaining import Reason, reason_of
-from securefl.core.errors import BudgetExceeded, ConfigError, DataError, LocalProtocolError
-from securefl.core.hiding import ConcealVector
+from securefl.core.abstaining import Reason
+from securefl.core.errors import BudgetExceeded
 from securefl.core.linear import LinearBounds, LinearQuery, Range
-from securefl.core.release import ReleaseKey
 from securefl.core.wire import Header
 from securefl.engine.account import Account
 from securefl.engine.aggregator import SecureAggregator
-from securefl.mechanisms.charges import Protection, allotment
-from securefl.mechanisms.protecting import protect
 
 VECTOR = np.array([0.5, -0.25, 0.75])
 H = len(VECTOR)
@@ -51,10 +47,11 @@ def vector(context: ClientContext) -> Value:
     return Value(hidden=VECTOR)
 
 
-def opened(home: Path, most: Any, plan: Plan = PLAN) -> SecureAggregator:
-    return SecureAggregator(
-        plan, [ClientFunction(spec(most), vector, BOUNDS)], RECORDS, ledger=home / "ledger.sqlite"
-    )
+def opened(
+    home: Path, most: Any, plan: Plan = PLAN, compute: Any = vector, own: LinearBounds | None = BOUNDS
+) -> SecureAggregator:
+    gives = [ClientFunction(spec(most), compute, own)]
+    return SecureAggregator(plan, gives, RECORDS, ledger=home / "ledger.sqlite")
 
 
 def asked(aggregator: SecureAggregator, *per_client: PerClient) -> Any:
@@ -105,15 +102,6 @@ def test_as_many_queries_as_entries_read_the_vector_and_fewer_do_not(tmp_path: P
         assert said in why
 
 
-def test_the_number_outlives_restarts(tmp_path: Path) -> None:
-    for _ in range(2):
-        with opened(tmp_path, 2) as aggregator:
-            assert one(aggregator, 2, np.eye(H)[0]) == pytest.approx(VECTOR[0], abs=1e-3)
-    for _ in range(2):
-        with opened(tmp_path, 2) as aggregator, pytest.raises(BudgetExceeded, match="1 more after 2"):
-            one(aggregator, 2, np.eye(H)[1])
-
-
 def test_two_sessions_on_one_ledger_share_the_number(tmp_path: Path) -> None:
     with opened(tmp_path, 3) as first, opened(tmp_path, 3) as other:
         one(first, 3, np.eye(H)[0])
@@ -147,51 +135,10 @@ def test_the_schedule_s_number_is_what_a_run_asks_for() -> None:
     assert Schedule().most_releases(10) is None
 
 
-@every(
-    "wrong",
-    [
-        {"most": None},
-        {"most": 0},
-        {"most": -1},
-        {"most": True},
-        {"most": 2.0},
-        {"most": "always"},
-        {"most": 2, "reduction": "sum", "reveals_encrypted": ""},
-    ],
-)
-def test_a_value_of_linear_queries_declares_a_number(wrong: dict[str, Any]) -> None:
-    with pytest.raises(LocalProtocolError, match="max_releases"):
-        spec(**wrong)
-
-
-def test_no_query_is_asked_of_a_value_without_a_number(tmp_path: Path) -> None:
-    bare = spec(None, reveals_encrypted="")
-    with pytest.raises(LocalProtocolError, match="reveal the whole vector"):
-        PerClient(bare, LinearQuery(BOUNDS, np.eye(H)[0]))
-
-
-@every("scores", ["pads", "clear"])
-def test_no_client_lets_a_vector_out_without_a_number(scores: Any) -> None:
-    """Whatever the server's own description says: the client's does not declare one."""
-    plan = replace(PLAN, scores=scores)
-    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "vector")
-    with pytest.raises(LocalProtocolError, match="max_releases"):
-        protect(Protection(plan, spec(None, reveals_encrypted="")), Value(hidden=VECTOR), key=key, weight=1.0)
-
-
-@every("scores", ["pads", "ckks"])
-def test_a_query_above_its_bounds_is_refused(tmp_path: Path, scores: Any) -> None:
-    """Flooding and capacity hang on the weights' norm: the evaluator takes no larger ones."""
-    plan = replace(PLAN, scores=scores)
-    with opened(tmp_path, 2, plan) as aggregator, pytest.raises(ConfigError, match="weights of norm up to 1"):
-        one(aggregator, 2, 2 * np.eye(H)[0])
-
-
 @every("scores", ["pads", "ckks"])
 def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any) -> None:
     plan = replace(PLAN, scores=scores)
-    large = ClientFunction(spec(2), lambda context: Value(hidden=3 * VECTOR), BOUNDS)
-    with SecureAggregator(plan, [large], RECORDS, ledger=tmp_path / "ledger.sqlite") as aggregator:
+    with opened(tmp_path, 2, plan, lambda context: Value(hidden=3 * VECTOR)) as aggregator:
         assert asked(aggregator, PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0])))["vector"] == {}
         assert set(aggregator.log.abstained) == {0, 1}
         assert "3 hidden values of norm up to 1, got 3 of norm 2.8" in aggregator.log.abstained[0]
@@ -202,29 +149,12 @@ def test_a_vector_above_its_bounds_leaves_no_client(tmp_path: Path, scores: Any)
 def test_a_norm_that_its_records_made_too_large_reaches_nobody(tmp_path: Path, scores: Any) -> None:
     """The key holder has a finite epsilon and would see the silence: the client answers as one of none."""
     plan = replace(PLAN, scores=scores)
-    own = ClientFunction(spec(2), lambda context: Value(hidden=(1 + 2 * len(context.x)) * VECTOR), BOUNDS)
-    with SecureAggregator(plan, [own], RECORDS, ledger=tmp_path / "ledger.sqlite") as aggregator:
+    with opened(
+        tmp_path, 2, plan, lambda context: Value(hidden=(1 + 2 * len(context.x)) * VECTOR)
+    ) as aggregator:
         assert one(aggregator, 2, np.eye(H)[0]) == pytest.approx(VECTOR[0], abs=1e-3)
         assert "of norm up to 1, got 3 of norm 2.8" in aggregator.log.blank[0]
         assert aggregator.log.abstained == {}
-
-
-@every(("noise", "told"), [("none", "records"), ("local", "charged")])
-def test_the_class_of_a_norm_above_the_bounds(noise: Any, told: str) -> None:
-    """It follows from the vector; of a noised one it is post-processing, which the charge covers."""
-    words: dict[str, Any] = {
-        "schedule": Schedule(max_releases=1),
-        "sensitivity": {("client", "zero-out"): 1.0},
-    }
-    sent = ValueSpec(name="vector", reduction="none", reveals="it", reveals_encrypted="a number", **words)
-    plan = replace(PLAN, noise=noise, noise_multiplier=float(noise == "local"), max_rounds=1)
-    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "vector")
-    given = {"integers": np.zeros(H, np.int64), "step": sent.grid.step}
-    value = Value(**given, after_noise=lambda sums: Value(hidden=5 * VECTOR))
-    conceal = ConcealVector(BOUNDS, lambda hidden: pytest.fail("it left"))
-    with pytest.raises(DataError, match="norm up to 1") as raised:
-        protect(Protection(plan, sent), value, key=key, weight=1.0, conceal=conceal)
-    assert reason_of(raised.value).told == told
 
 
 def test_the_server_asks_nobody_who_lets_nothing_out_any_more() -> None:
@@ -236,12 +166,6 @@ def test_the_server_asks_nobody_who_lets_nothing_out_any_more() -> None:
     assert account.retired(3) == {0}
     account.query(["vector"], (1,), HERE, initial=True)
     assert account.retired(3) == {0, 1}
-
-
-def test_a_shared_ledger_reserves_no_more_than_the_number() -> None:
-    assert list(allotment(PLAN, [spec(2)]).values()) == [2]
-    for more in ("schedule", PLAN.max_rounds, PLAN.max_rounds + 1):
-        assert list(allotment(PLAN, [spec(more)]).values()) == [PLAN.max_rounds]
 
 
 @every("scores", ["pads", "ckks"])
@@ -266,8 +190,7 @@ def test_two_queries_of_one_exchange_are_each_of_their_own_values(tmp_path: Path
 
 def abstained(home: Path, value: Value, own: LinearBounds | None = BOUNDS) -> tuple[str, set[str]]:
     """Why a client with these declared bounds does not answer, and the states of its charges."""
-    gives = [ClientFunction(spec(2), lambda context: value, own)]
-    with SecureAggregator(PLAN, gives, RECORDS, ledger=home / "ledger.sqlite") as aggregator:
+    with opened(home, 2, PLAN, lambda context: value, own) as aggregator:
         assert asked(aggregator, PerClient(spec(2), LinearQuery(BOUNDS, np.eye(H)[0])))["vector"] == {}
         states = {row[7] for row in aggregator.ledger.rows()}
         assert states <= {"reserved"}, "no byte left"

@@ -17,15 +17,12 @@ from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Schedule, Value, ValueSpec
 from securefl.core.grid import Grid
-from securefl.core.keys import SecretKey
 from securefl.core.messages import Broadcast, Order
-from securefl.core.release import SERVER, ReleaseKey
+from securefl.core.release import SERVER
 from securefl.core.wire import Header, Limit, encode
 from securefl.engine.calls import QueryCall, encode_call
 from securefl.engine.drive import Packet
 from securefl.engine.party.clients import ClientParty
-from securefl.mechanisms.charges import Protection
-from securefl.mechanisms.protecting import protect
 from securefl.storage.journal import Journal
 
 BOUNDED = {("record", "add-remove"): 1.0}
@@ -41,45 +38,9 @@ OWN = ValueSpec(
 PLAN = Plan(
     adjacency="add-remove", delta=1e-5, max_rounds=9, noise="local", noise_multiplier=3.0, max_retries=3
 )
-SECRET = SecretKey(bytes(31) + b"s")
-
 # A client's own noise ----------------------------------------------------------------------------------
 
-KEY = ReleaseKey("client-0000", bytes(32), 1, 2, 3, "own")
 """All its numbers differ, so that no two can be exchanged unseen."""
-
-
-def noised(key: ReleaseKey) -> bytes:
-    value = Value(integers=np.zeros(50, np.int64), step=OWN.grid.step)
-    return protect(Protection(PLAN, OWN), value, key=key, weight=1.0, secret=SECRET)._numbers.tobytes()
-
-
-@every(
-    "moved",
-    [
-        {"session": b"x" * 32},
-        {"round": 4},
-        {"stage": 4},
-        {"attempt": 4},
-        {"name": "other"},
-        {"round": 2, "stage": 1},
-        {"round": 3, "attempt": 1},
-        {"stage": 3, "attempt": 2},
-        {"round": 12, "stage": 3},
-        {"session": bytes(31), "name": "own"},
-    ],
-)
-def test_client_noise_follows_every_part_of_its_place(moved: dict[str, Any]) -> None:
-    """Two values under one draw of noise would tell their difference."""
-    assert noised(replace(KEY, **moved)) != noised(KEY)
-    assert noised(KEY) == noised(KEY)
-
-
-def test_no_two_places_are_written_the_same() -> None:
-    """Round 1 of stage 12 is not round 11 of stage 2."""
-    assert noised(replace(KEY, round=1, stage=12)) != noised(replace(KEY, round=11, stage=2))
-    assert noised(replace(KEY, stage=1, attempt=12)) != noised(replace(KEY, stage=11, attempt=2))
-    assert noised(replace(KEY, attempt=1, name="2own")) != noised(replace(KEY, attempt=12, name="own"))
 
 
 # The noise of training ---------------------------------------------------------------------------------

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 from support.every import every
 from support.hidden_plans import hidden
-from support.noises import reach
 
-from securefl.accounting.events import NO_COST, steps_event
-from securefl.accounting.ledger import DeclaredQuery, Ledger, Terms
+from securefl.accounting.events import steps_event
 from securefl.algorithm.clients import ClientContext, ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Sum, Value, ValueSpec
@@ -58,9 +56,9 @@ def zeros(context: ClientContext) -> Value:
     return Value(integers=np.zeros(3, np.int64), step=GRID.step)
 
 
-def opened(path: Path, plan: Plan = PLAN, spec: ValueSpec = STEP) -> SecureAggregator:
+def opened(path: Path, plan: Plan = PLAN, spec: ValueSpec = STEP, compute: Any = zeros) -> SecureAggregator:
     records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
-    return SecureAggregator(plan, [ClientFunction(spec, zeros)], records, ledger=path / "ledger.sqlite")
+    return SecureAggregator(plan, [ClientFunction(spec, compute)], records, ledger=path / "ledger.sqlite")
 
 
 def query(spec: ValueSpec, cohort: tuple[int, ...] = EVERYBODY, **more: Any) -> CohortQuery:
@@ -126,23 +124,6 @@ def test_introductions_are_counted_over_sessions(tmp_path: Path) -> None:
         assert aggregator.ledger.epsilon(0, "server") > 100
 
 
-def test_a_retry_is_the_same_introduction_and_a_wave_counts_together(tmp_path: Path) -> None:
-    def key(attempt: int, stage: int = 0, holder: str = "a") -> ReleaseKey:
-        return ReleaseKey(holder, b"s" * 32, 1, stage, attempt, "step")
-
-    first, second = (DeclaredQuery(initial=number, most=1) for number in (1, 2))
-    terms = Terms(unit="record", adjacency="add-remove", delta=1e-5)
-    with Ledger(tmp_path / "l.sqlite", terms) as ledger:
-        for attempt in (0, 1):
-            assert ledger.reserve([(key(attempt), NO_COST)], {key(attempt): first}) == {}
-        assert set(ledger.reserve([(key(0, 1), NO_COST)], {key(0, 1): second})) == {"a"}
-        both = [key(0, 0, "b"), key(0, 1, "b")]
-        assert set(
-            ledger.reserve([(k, NO_COST) for k in both], dict(zip(both, (first, second), strict=True)))
-        ) == {"b"}
-        assert ledger.reserve([(both[1], NO_COST)], {both[1]: second}) == {}, "the refused wave left nothing"
-
-
 def test_a_cohort_below_what_shares_were_sized_for_is_not_asked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Expected a least size"):
         opened(tmp_path, spec=replace(STEP, cohort=0))
@@ -152,64 +133,28 @@ def test_a_cohort_below_what_shares_were_sized_for_is_not_asked(tmp_path: Path) 
         assert aggregator.ledger.rows() == []
 
 
-@every("how", ["masked", "ckks", "two-server"])
-def test_a_hidden_sum_that_aborts_under_central_noise_is_none(tmp_path: Path, how: Any) -> None:
-    """Too few answer, so nothing is opened, and there is nothing to put noise on."""
-
-    def failing(context: ClientContext) -> Value:
-        if context.client < 3:
-            raise DataError("It cannot read its records.")
-        return zeros(context)
-
-    plan = replace(CENTRAL, sum=how)
-    records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
-    with SecureAggregator(
-        plan, [ClientFunction(STEP, failing)], records, ledger=tmp_path / "ledger.sqlite"
-    ) as aggregator:
-        answers = aggregator.query(query(STEP))
-        assert (answers.survivors, dict(answers.totals)) == ((), {})
-        assert "No sum" in aggregator.log.abstained["server"]
-
-
-def mu(release: Any, neighbours: tuple[Any, Any], sigma: float) -> float:
-    """How far apart two neighbours' contributions are under noise of this sigma, in grid units."""
-    one, other = (release(x).astype(np.float64) for x in neighbours)
-    return float(np.linalg.norm(one - other) / sigma)
+KEY = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "step")
 
 
 def test_nothing_is_rounded_after_its_sensitivity_was_declared() -> None:
     """10^4 values that a record moves by 1e-6 in all crossed as many rounding steps: mu 48 for 1 declared."""
     tiny = replace(STEP, sensitivity={("record", "add-remove"): 1e-6}, grid=Grid())
-    plan = replace(CENTRAL, noise_multiplier=1.0)
-    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "step")
-
-    def release(x: np.ndarray[Any, Any], **given: Any) -> Any:
-        return protect(Protection(plan, tiny), Value(**given), key=key, weight=1.0)._numbers
-
-    floats = 0.5 * tiny.grid.step + np.array([-1, 1])[:, None] * np.full(10_000, 5e-9)
+    own, step = Protection(replace(CENTRAL, noise_multiplier=1.0), tiny), tiny.grid.step
+    floats = 0.5 * step + np.array([-1, 1])[:, None] * np.full(10_000, 5e-9)
     with pytest.raises(LocalProtocolError, match="integers of the grid"):
-        mu(lambda x: release(x, clear=x), (floats[0], floats[1]), reach(plan, tiny))
-    integers = np.trunc(floats / tiny.grid.step).astype(np.int64)
-    assert (
-        mu(
-            lambda x: release(x, integers=x, step=tiny.grid.step),
-            (integers[0], integers[1]),
-            reach(plan, tiny),
-        )
-        == 0
-    )
+        protect(own, Value(clear=floats[0]), key=KEY, weight=1.0)
+    values = [Value(integers=np.trunc(one / step).astype(np.int64), step=step) for one in floats]
+    assert np.array_equal(*(protect(own, value, key=KEY, weight=1.0)._numbers for value in values))
 
 
 @every("weight", [1.0, 1 / 3, 0.7, 1 - 2.0**-53, 5e-10])
 def test_weights_move_integers_no_further_apart(weight: float) -> None:
     rng = np.random.default_rng(8)
-    plan, key = replace(CENTRAL, noise_multiplier=1.0), ReleaseKey("client-0000", bytes(32), 1, 0, 0, "step")
+    own = Protection(replace(CENTRAL, noise_multiplier=1.0), STEP)
     one = rng.integers(-GRID.limit, GRID.limit, 100_000)
     other = one + rng.integers(-3, 4, len(one))
     came = [
-        protect(
-            Protection(plan, STEP), Value(integers=v, step=GRID.step), key=key, weight=weight
-        )._numbers.astype(np.int64)
+        protect(own, Value(integers=v, step=GRID.step), key=KEY, weight=weight)._numbers.astype(np.int64)
         for v in (one, other)
     ]
     assert (np.abs(came[0] - came[1]) <= np.abs(one - other)).all()
@@ -219,9 +164,7 @@ def test_weights_move_integers_no_further_apart(weight: float) -> None:
 def test_integers_beyond_their_grid_are_cut_to_it(tmp_path: Path) -> None:
     """To refuse would tell of the record that tips them over; to cut moves neighbours no further apart."""
     beyond = Value(integers=np.array([2**62, -(2**62), 0]), step=GRID.step)
-    far = ClientFunction(STEP, lambda context: beyond)
-    records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
-    with SecureAggregator(CENTRAL, [far], records, ledger=tmp_path / "ledger.sqlite") as aggregator:
+    with opened(tmp_path, CENTRAL, compute=lambda context: beyond) as aggregator:
         total = aggregator.query(query(STEP)).totals["step"].value
     np.testing.assert_allclose(total, [5 * GRID.bound, -5 * GRID.bound, 0], atol=40)
 
@@ -237,9 +180,6 @@ def test_a_sum_of_too_few_shares_of_noise_is_thrown_away(
             raise DataError("It cannot read its records.")
         return zeros(context)
 
-    records = [(np.zeros((4, 3)), np.zeros(4, np.int64))] * 5
-    with SecureAggregator(
-        replace(PLAN, sum="clear"), [ClientFunction(STEP, failing)], records, ledger=tmp_path / "l.sqlite"
-    ) as aggregator:
+    with opened(tmp_path, replace(PLAN, sum="clear"), compute=failing) as aggregator:
         answers = aggregator.query(query(STEP))
         assert (len(answers.survivors), len(answers.totals)) == (there, bool(there))
