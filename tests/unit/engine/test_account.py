@@ -113,38 +113,37 @@ def test_a_restored_account_counts_the_same() -> None:
     assert [sum(n for _, n in again.counts.counted(client)) for client in range(3)] == [1, 2, 3]
 
 
-def test_clients_rest_as_many_rounds_as_the_plan_says() -> None:
-    of = study(FEDAVG, rounds=9)
-    algorithm, plan = composed(of)
+def resting(separation: int, rounds: Any = (), period: int = 1) -> tuple[Account, str]:
+    """An account of two values under this separation, and the name of the first."""
+    algorithm, plan = composed(study(FEDAVG, rounds=9))
     spec = next(one.spec for one in algorithm.contributions)
-    other = replace(spec, name="other", schedule=replace(spec.schedule, period=2))
-    plan = replace(plan, separation=3, non_private=(spec.name, "other"))
-    specs = {spec.name: spec, "other": other}
-    account = Account(plan, specs, CLIENTS)
+    other = replace(spec, name="other", schedule=replace(spec.schedule, period=period))
+    plan = replace(plan, separation=separation, non_private=(spec.name, "other"))
+    account = Account(plan, {spec.name: spec, "other": other}, CLIENTS)
+    account.restore(rounds)
+    return account, spec.name
+
+
+def test_clients_rest_as_many_rounds_as_the_plan_says() -> None:
+    account, name = resting(3, period=2)
     rounds = []
     for number, clients in ((1, (0, 1)), (2, (2,)), (4, (1,))):
-        account.query([spec.name], clients, replace(HERE, round=number), initial=False)
+        account.query([name], clients, replace(HERE, round=number), initial=False)
         account.query(["other"], (5,), replace(HERE, round=number), initial=False)
         rounds.append(account.news())
     rounds.insert(2, [])  # nobody was asked in round 3
-    again = Account(plan, specs, CLIENTS)
-    again.restore(rounds)
-    for one in (account, again):
-        resting = [one.resting(number) for number in range(4, 8)]
-        assert resting == [{2}, {1}, {1}, set()], "in round 4 again: a round that was cut off is played again"
-    assert Account(replace(plan, separation=1), specs, CLIENTS).resting(2) == set()
+    for one in (account, resting(3, rounds, period=2)[0]):
+        found = [one.resting(number) for number in range(4, 8)]
+        assert found == [{2}, {1}, {1}, set()], "in round 4 again: a round that was cut off is played again"
+    assert resting(1)[0].resting(2) == set()
 
 
 def test_clients_rest_from_the_values_that_they_sent_alone() -> None:
     """As in their ledgers: who trained in round 1 may still evaluate in round 2."""
-    of = study(FEDAVG, rounds=9)
-    algorithm, plan = composed(of)
-    spec = next(one.spec for one in algorithm.contributions)
-    plan = replace(plan, separation=3, non_private=(spec.name, "other"))
-    account = Account(plan, {spec.name: spec, "other": replace(spec, name="other")}, CLIENTS)
-    for name, number, client in ((spec.name, 1, 0), ("other", 2, 1), ("other", 2, 0)):
+    account, first = resting(3)
+    for name, number, client in ((first, 1, 0), ("other", 2, 1), ("other", 2, 0)):
         account.query([name], (client,), replace(HERE, round=number), initial=False)
-    assert [account.resting(number, spec.name) for number in (2, 3, 4)] == [{0}, {0}, set()]
+    assert [account.resting(number, first) for number in (2, 3, 4)] == [{0}, {0}, set()]
     assert [account.resting(number, "other") for number in (2, 3, 4, 5)] == [set(), {0, 1}, {0, 1}, set()]
     assert account.resting(4) == {0, 1}, "of all values, as a protocol needs that draws one cohort for them"
 

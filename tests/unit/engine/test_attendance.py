@@ -16,17 +16,6 @@ def seen(short: str = "", asked: frozenset[str] = FIVE, **absent: Absence) -> Se
     return Seen(asked=asked, absent={f"client-000{k[1]}": why for k, why in absent.items()}, short=short)
 
 
-def test_a_line_names_each_missing_party_since_when_and_why() -> None:
-    known = Attendance()
-    known.round(1, seen(c4=Absence.REFUSED))
-    known.round(2, seen(c4=Absence.REFUSED, c1=Absence.SILENT))
-    known.round(3, seen(c4=Absence.REFUSED, c1=Absence.SILENT))
-    assert known.round(4, seen(c4=Absence.REFUSED, c1=Absence.SILENT)).line() == (
-        "round 4: 3 of 5 answered; client-0001 silent since round 2; client-0004 refused the order since "
-        "round 1"
-    )
-
-
 def test_an_answer_or_another_reason_ends_an_absence() -> None:
     known = Attendance()
     known.round(1, seen(c1=Absence.SILENT, c2=Absence.SILENT))
@@ -46,17 +35,6 @@ def test_a_round_that_does_not_ask_a_party_says_nothing_of_it_and_ends_nothing()
     assert known.round(3, seen(c1=Absence.SILENT)).absent[0].since == 1
 
 
-def test_who_is_over_budget_is_not_asked_and_is_named_in_each_round() -> None:
-    known = Attendance()
-    known.round(1, seen())
-    four = FIVE - {"client-0004"}
-    known.round(2, seen(asked=four), over_budget={"client-0004"})
-    told = known.round(3, seen(asked=four, c0=Absence.SILENT), over_budget={"client-0004"})
-    assert told.line() == (
-        "round 3: 3 of 4 answered; client-0000 silent since round 3; client-0004 over budget since round 2"
-    )
-
-
 def test_a_key_holder_is_named_but_not_counted_among_clients() -> None:
     asked = FIVE | {KEY_HOLDER}
     told = Attendance().round(
@@ -66,11 +44,6 @@ def test_a_key_holder_is_named_but_not_counted_among_clients() -> None:
         "round 1: 5 of 5 answered; key-holder silent since round 1; no sum was opened: Expected the key "
         "holder"
     )
-
-
-def test_a_round_that_asks_nobody_says_so() -> None:
-    told = Attendance().round(1, Seen(short="2 clients are left, a sum needs 3."))
-    assert told.line() == ("round 1: nobody was asked; no sum was opened: 2 clients are left, a sum needs 3")
 
 
 def test_a_line_names_eight_and_counts_the_others() -> None:

@@ -122,52 +122,51 @@ def test_messages_are_forgotten_the_oldest_first() -> None:
 # Signatures -------------------------------------------------------------------------------------
 
 
-def test_a_signature_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[bytes] = []
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The messages whose signatures were checked."""
+    found: list[bytes] = []
     own = signing.verify
 
     def counted(public: PublicKey, signature: Signature, message: bytes) -> None:
-        checked.append(message)
+        found.append(message)
         own(public, signature, message)
 
     monkeypatch.setattr(signing, "verify", counted)
+    return found
+
+
+def test_a_signature_is_checked_once(checked: list[bytes]) -> None:
     once = SimulationCache()
     for message in (b"one", b"one", b"two", b"one", b"two"):
         once.verify(KEY.public, KEY.sign(message), message)
     assert checked == [b"one", b"two"]
 
 
-def test_after_a_good_signature_a_bad_one_is_refused_and_each_time() -> None:
-    once, good = SimulationCache(), KEY.sign(b"yes")
-    once.verify(KEY.public, good, b"yes")
-    other = SigningKey.generate()
+@every("made", ["checked", "signed here"])
+def test_after_a_good_signature_a_bad_one_is_refused_and_each_time(made: str) -> None:
+    once = SimulationCache()
+    own = Identity.generate("client-0000").heard_by(once.signed).signing if made == "signed here" else KEY
+    good, other = own.sign(b"yes"), SigningKey.generate()
+    once.verify(own.public, good, b"yes")
     flipped = Signature(good.raw[:-1] + bytes([good.raw[-1] ^ 1]))
-    weak = PublicKey(bytes(32))
     bad = [
-        (KEY.public, flipped, b"yes"),
-        (KEY.public, good, b"no"),
-        (KEY.public, other.sign(b"yes"), b"yes"),
+        (own.public, flipped, b"yes"),
+        (own.public, good, b"no"),
+        (own.public, other.sign(b"yes"), b"yes"),
         (other.public, good, b"yes"),
-        (weak, good, b"yes"),
+        (PublicKey(bytes(32)), good, b"yes"),
         # the same bytes in all, cut elsewhere
-        (KEY.public, Signature(good.raw + b"y"), b"es"),
+        (own.public, Signature(good.raw + b"y"), b"es"),
     ]
     for public, signature, message in 2 * bad:
         with pytest.raises(CryptoError):
             once.verify(public, signature, message)
-    once.verify(KEY.public, good, b"yes")
+    once.verify(own.public, good, b"yes")
 
 
-def test_who_signed_in_this_process_has_done_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_signed_in_this_process_has_done_the_check(checked: list[bytes]) -> None:
     """A run without a liar checks no signature; with one flipped bit it checks that one, and refuses it."""
-    checked: list[bytes] = []
-    own = signing.verify
-
-    def counted(public: PublicKey, signature: Signature, message: bytes) -> None:
-        checked.append(message)
-        own(public, signature, message)
-
-    monkeypatch.setattr(signing, "verify", counted)
     engine = masked()
     answers, _ = engine.query(ASK, Header(bytes(32), 1, 0, 0))
     assert answers.survivors == ASK.cohort
@@ -181,23 +180,6 @@ def test_who_signed_in_this_process_has_done_the_check(monkeypatch: pytest.Monke
     assert len(checked) == 1
     assert set(log.traffic.rejected_from) == {"client-0002"}
     assert answers.survivors in ((0, 1, 3), ())
-
-
-def test_a_key_tells_of_its_own_signatures_alone() -> None:
-    once = SimulationCache()
-    own, other = (Identity.generate(f"client-{k:04d}").heard_by(once.signed) for k in range(2))
-    good = own.signing.sign(b"yes")
-    once.verify(own.signing.public, good, b"yes")
-    flipped = Signature(good.raw[:-1] + bytes([good.raw[-1] ^ 1]))
-    for public, signature, message in (
-        (own.signing.public, flipped, b"yes"),
-        (own.signing.public, good, b"no"),
-        (other.signing.public, good, b"yes"),
-        (own.signing.public, other.signing.sign(b"yes"), b"yes"),
-    ):
-        with pytest.raises(CryptoError):
-            once.verify(public, signature, message)
-    assert own.member() == replace(own, signing=SigningKey(own.signing.secret)).member()
 
 
 # Agreements -------------------------------------------------------------------------------------

@@ -42,6 +42,11 @@ PLAN = Plan(
 )
 
 
+QUERY = CohortQuery(
+    cohort=tuple(range(CLIENTS)), broadcast=np.zeros(SIZE, np.float32), sums=(Sum(SPEC, SIZE),)
+)
+
+
 def own(context: ClientContext) -> Value:
     return Value(integers=np.full(SIZE, 9 * len(context.x)), step=GRID.step)
 
@@ -74,14 +79,11 @@ def test_an_answer_and_its_bytes_do_not_tell_the_draw(compute: Callable[[ClientC
     ledger = Ledger(None, PLAN.terms())
     engine = simulated(PLAN, [ClientFunction(SPEC, watched)], ledger, held, rng=rng)
     engine._enter(SESSION)
-    query = CohortQuery(
-        cohort=tuple(range(CLIENTS)), broadcast=np.zeros(SIZE, np.float32), sums=(Sum(SPEC, SIZE),)
-    )
     for number in range(1, ROUNDS + 1):
-        answers, log = engine.query(query, replace(PLACE, round=number))
-        assert answers.survivors == query.cohort
+        answers, log = engine.query(QUERY, replace(PLACE, round=number))
+        assert answers.survivors == QUERY.cohort
         assert not log.abstained
-        assert len({log.traffic.sent[f"client-{k:04}"] for k in query.cohort}) == 1
+        assert len({log.traffic.sent[f"client-{k:04}"] for k in QUERY.cohort}) == 1
     assert CLIENTS <= len(calls) < CLIENTS * ROUNDS, "who is not drawn computes nothing"
 
 
@@ -95,9 +97,6 @@ def test_a_party_that_dies_in_a_round_pays_for_its_draw_once_and_answers_no_seco
 
     victim = NAMES[2]
     deployment = Deployment(PLAN, compute=watched, spec=SPEC)
-    query = CohortQuery(
-        cohort=tuple(range(CLIENTS)), broadcast=np.zeros(SIZE, np.float32), sums=(Sum(SPEC, SIZE),)
-    )
 
     def dies(name: str, said: bytes) -> bytes:
         if name == victim:
@@ -107,8 +106,8 @@ def test_a_party_that_dies_in_a_round_pays_for_its_draw_once_and_answers_no_seco
     for number in range(1, ROUNDS + 1):
         deployment.enter(SESSION)
         deployment.lost = dies if number % 2 else lambda name, said: said
-        survivors = deployment.query(number, query).survivors
-        assert survivors == ((0, 1, 3) if number % 2 else query.cohort)
+        survivors = deployment.query(number, QUERY).survivors
+        assert survivors == ((0, 1, 3) if number % 2 else QUERY.cohort)
         deployment.lost, drawn = lambda name, said: said, calls.count(2)
         asked = next(data for name, data in deployment.said[::-1] if name == victim)
         deployment.enter(SESSION)
