@@ -7,7 +7,6 @@ from collections import Counter
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 from support.every import every
 
 from securefl.core.errors import ConfigError
@@ -120,11 +119,7 @@ def test_irrelevant_records_take_the_shape_of_the_data_set(
 ) -> None:
     fake = irrelevant(pictures(10, shape), pictures(7, source, name="other"), rng())
 
-    assert fake.shape == shape
-    assert len(fake) == 10, "few irrelevant records are used again"
-    assert fake.x.min() >= 0
-    assert fake.x.max() <= 1
-    assert fake.x.std() > 0.05
+    assert fake.x.shape == (10, *shape), "few irrelevant records are used again"
 
 
 def test_resizing_keeps_what_is_where() -> None:
@@ -219,47 +214,35 @@ def test_configured_strengths_are_used() -> None:
     ],
 )
 def test_shares_that_do_not_fit_together_are_refused(fields: dict[str, object], expected: str) -> None:
-    with pytest.raises(ValidationError, match=expected):
-        TypeAdapter(Corruption).validate_python(fields)
     with pytest.raises(ValueError, match=expected):
         Corruption(**fields)  # type: ignore[arg-type]  # wrong fields are the point
 
 
-def test_shares_are_met_in_spite_of_floating_point() -> None:
-    assert Counter(Corruption(noisy=0.29).assign(100, rng())) == {"noisy": 29, "clean": 71}
-    words = Corruption(noisy=0.1, polluted=0.2, blurred=0.3, pixel=0.4).assign(10, rng())
-
-    assert "clean" not in words
+TEXT = Dataset(name="text", x=np.zeros((4, 80), np.int64), y=np.zeros(4, np.int64), classes=65)
+ROWS = Dataset(name="rows", x=np.zeros((4, 9), np.float32), y=np.zeros((4, 2), np.float32), classes=0)
+REGRESSION = Dataset(name="reg", x=pictures(4).x, y=np.zeros((4, 1), np.float32), classes=0)
 
 
-def test_text_is_not_corrupted() -> None:
-    text = Dataset(name="text", x=np.zeros((4, 80), np.int64), y=np.zeros(4, np.int64), classes=65)
+@every(
+    ("quality", "of", "said"),
+    [
+        *((quality, TEXT, "real-valued") for quality in ("noisy", "polluted", "blurred", "pixel")),
+        *((quality, ROWS, "images") for quality in ("blurred", "pixel")),
+        ("irrelevant", pictures(), "Pass `unrelated"),
+    ],
+)
+def test_records_that_do_not_suit_a_corruption_are_refused(quality: Quality, of: Dataset, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        FEDPROF.apply(of, quality, rng())
 
-    for quality in ("noisy", "polluted", "blurred", "pixel"):
-        with pytest.raises(ConfigError, match="real-valued"):
-            Corruption().apply(text, quality, rng())
 
-
-def test_rows_of_sensors_are_no_images() -> None:
-    rows = Dataset(name="rows", x=np.zeros((4, 9), np.float32), y=np.zeros((4, 2), np.float32), classes=0)
-
-    for quality in ("blurred", "pixel"):
-        with pytest.raises(ConfigError, match="images"):
-            Corruption().apply(rows, quality, rng())
+def test_irrelevant_records_are_images_of_another_set_beside_classes() -> None:
     with pytest.raises(ConfigError, match="images"):
-        unrelated(FEDPROF, rows, rng())
-
-
-def test_irrelevant_needs_another_set_with_records_and_classes_of_its_own() -> None:
-    with pytest.raises(ConfigError, match="Pass `unrelated"):
-        FEDPROF.apply(pictures(), "irrelevant", rng())
+        unrelated(FEDPROF, ROWS, rng())
     with pytest.raises(ConfigError, match="got none"):
         irrelevant(pictures(), pictures(0, name="other"), rng())
-    regression = Dataset(
-        name="reg", x=np.zeros((4, 1, 8, 8), np.float32), y=np.zeros((4, 1), np.float32), classes=0
-    )
     with pytest.raises(ConfigError, match="Expected classes"):
-        irrelevant(regression, pictures(), rng())
+        irrelevant(REGRESSION, pictures(), rng())
 
 
 def test_the_source_of_irrelevant_records_is_photographs_or_another_set() -> None:

@@ -86,14 +86,6 @@ def test_what_is_no_pair_is_refused(tmp_path: Path) -> None:
         read_table(path)
 
 
-@every("content", [b"", b"\x80\x04K\x01.", b"\x93NUMPY\x01\x00\x10\x00{'descr'"])
-def test_damaged_npy_are_named(content: bytes, tmp_path: Path) -> None:
-    path = pair(tmp_path, "a-")
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"a-x\.npy: .*pickles"):
-        read_table(path)
-
-
 def test_files_say_their_network(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     pyarrow = pytest.importorskip("pyarrow")

@@ -31,29 +31,6 @@ def _parts(made: Prepared) -> tuple[Dataset, Dataset]:
     return made.split.train, made.split.test
 
 
-def test_columns_become_numbers_as_they_are_declared() -> None:
-    frame = pd.DataFrame(
-        {
-            "name": "x",
-            "age": ["30", "", "240", "-5", "60"],
-            "sex": ["m", "f ", "m", "f", "m"],
-            "dose": ["1.5", "True", "-2", "1e3", "0"],
-            "ill": ["yes", "no", "no", "yes", "no"],
-        }
-    )
-    made = table(frame, share=0.4)
-    found = {tuple(row): label for part in _parts(made) for row, label in zip(part.x, part.y, strict=True)}
-    third = float(np.float32(40 / 120))
-    assert found == {
-        (0.25, 0, 0, 1, 1.5): 1,
-        (third, 1, 1, 0, 1.0): 0,
-        (1.0, 0, 0, 1, -2.0): 0,
-        (0.0, 0, 1, 0, 1000.0): 1,
-        (0.5, 0, 0, 1, 0.0): 0,
-    }
-    assert made.split.train.fitted == ""
-
-
 def test_one_record_moves_no_other() -> None:
     """Nothing is learnt: the same record has the same numbers, whatever stands beside it."""
     frame = people().drop(columns="hospital")

@@ -19,8 +19,8 @@ from securefl.data.schema import Features, Schema, frame_of, of_layout
 
 NAMES = ("age", "sex", "dose")
 SCHEMA = of_layout(LAYOUT, NAMES)
-FRAME = pd.DataFrame({"age": [30, None, 240], "sex": ["m", "f ", "m"], "dose": ["1.5", True, -2]})
-ENCODED = [[0.25, 0, 0, 1, 1.5], [1 / 3, 1, 1, 0, 1], [1, 0, 0, 1, -2]]
+FRAME = pd.DataFrame({"age": [-5, None, 240], "sex": ["m", "f ", "m"], "dose": ["1.5", True, -2]})
+ENCODED = [[0, 0, 0, 1, 1.5], [1 / 3, 1, 1, 0, 1], [1, 0, 0, 1, -2]]
 
 
 def test_a_table_is_encoded_as_in_training() -> None:
@@ -56,7 +56,7 @@ def test_columns_are_found_by_name(frame: pd.DataFrame) -> None:
 
 def test_a_list_of_mappings_and_polars_read_alike() -> None:
     rows = [
-        {"age": 30, "sex": "m", "dose": 1.5},
+        {"age": -5, "sex": "m", "dose": 1.5},
         {"sex": "f", "dose": True},
         {"age": 240, "sex": "m", "dose": -2},
     ]
@@ -64,7 +64,7 @@ def test_a_list_of_mappings_and_polars_read_alike() -> None:
     assert found is not None
     assert SCHEMA.encode(found, "rows") == pytest.approx(np.array(ENCODED, np.float32))
     polars = pytest.importorskip("polars")
-    columns = {"dose": [1.5, 1.0, -2.0], "age": [30, None, 240], "sex": ["m", "f", "m"]}
+    columns = {"dose": [1.5, 1.0, -2.0], "age": [-5, None, 240], "sex": ["m", "f", "m"]}
     for made in (
         polars.DataFrame(columns),
         polars.DataFrame(columns, schema_overrides={"sex": polars.Categorical}),

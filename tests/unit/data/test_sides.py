@@ -154,14 +154,6 @@ def test_a_packaged_split_by_content_moves_one_record(name: str, monkeypatch: py
     n = len(whole.train) + len(whole.test)
     # six standard deviations of the binomial: once in 10^8 seeds by chance
     assert abs(len(whole.test) - 0.3 * n) < 6 * (n * 0.21) ** 0.5
-    # Copies are numbered in the whole table; whichever of them is where, their contents are the same.
-    x, y = (np.concatenate([getattr(own, part) for own in (whole.train, whole.test)]) for part in "xy")
-    apart = held(x, y, purpose=TEST)
-    rows = [
-        np.column_stack([some.reshape(len(some), -1), targets])
-        for some, targets in ((x[apart], y[apart]), (whole.test.x, whole.test.y))
-    ]
-    assert np.array_equal(*(own[np.lexsort(own.T)] for own in rows))
 
 
 def test_a_world_parts_every_client() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from support import own_study
 from support.every import every
 from support.own_records import BY_CLIENT, SMALL, arrays, filed, of, table
 
@@ -30,17 +31,8 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-def people(n: int = 40) -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    return pd.DataFrame(
-        {
-            "name": "x",
-            "age": rng.integers(1, 99, n).astype(str),
-            "sex": rng.choice(["f", "m"], n),
-            "dose": rng.normal(size=n).round(3).astype(str),
-            "ill": rng.choice(["no", "yes"], n),
-        }
-    ).astype(object)
+def people() -> pd.DataFrame:
+    return own_study.people(40).drop(columns="hospital").astype(str).astype(object)
 
 
 def whole(made: Prepared) -> int:
