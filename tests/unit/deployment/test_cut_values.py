@@ -61,14 +61,6 @@ def test_the_owner_reads_how_often_and_what_to_do(tmp_path: Path) -> None:
         assert "bound of its grid" not in text
 
 
-def test_a_value_within_its_bound_is_not_noted(tmp_path: Path) -> None:
-    enrolled(tmp_path, QUIET)
-    with federation(tmp_path, QUIET) as own:
-        own.coordinate(tmp_path / "run")
-    assert status(tmp_path / "client-0001")["cut"] == []
-    assert "cut" not in CliRunner().invoke(cli, ["party", "status", str(tmp_path / "client-0001")]).stdout
-
-
 def played(monkeypatch: pytest.MonkeyPatch, times: float) -> tuple[list[tuple[str, bytes]], list[int]]:
     """What the server gets if client 1 has its bound so many times, and the number of each diary's notes."""
     replies: list[tuple[str, bytes]] = []

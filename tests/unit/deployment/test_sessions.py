@@ -328,17 +328,12 @@ def test_a_new_plan_keeps_the_number_and_its_owner_may_state_another(tmp_path: P
 @every("number", [0, -1, True, 1.0])
 def test_a_plan_of_no_sessions_is_refused(number: Any, tmp_path: Path) -> None:
     of, home = made(MASKED), tmp_path / "p"
-    own = replace(part(of, "client-0000", tmp_path), counter=tmp_path / "counter")
+    own = part(of, "client-0000", tmp_path)
     with pytest.raises(ConfigError, match="at least 1"):
         folders.init(home, of, replace(own, sessions=number))
     assert not home.exists()
-    folders.init(home, of, own)
     with pytest.raises(ConfigError, match="at least 1"):
-        folders.allow(home, number)
-    file = home / plan_file.NAME
-    file.write_text(file.read_text().replace("sessions = 1", f"sessions = {str(number).lower()}"))
-    with pytest.raises(ConfigError, match="sessions"), folders.opened(home):
-        pass
+        plan_file.require_sessions(number)
 
 
 def test_a_study_does_not_say_how_many_sessions_its_clients_allow() -> None:
@@ -356,5 +351,7 @@ def test_who_has_no_records_has_no_sessions_to_agree_to(tmp_path: Path) -> None:
 
 def test_a_running_party_agrees_to_nothing_new(tmp_path: Path) -> None:
     enrolled(tmp_path, MASKED)
-    with folders.opened(tmp_path / "client-0000"), pytest.raises(ConfigError, match="in use"):
-        folders.allow(tmp_path / "client-0000", 2)
+    home = tmp_path / "client-0000"
+    for act in (lambda: folders.allow(home, 2), lambda: pinning.rotate(home)):
+        with folders.opened(home), pytest.raises(ConfigError, match="in use"):
+            act()
