@@ -5,12 +5,10 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 from support.coordinated import Federation, after, federation
@@ -19,7 +17,6 @@ from support.party_folders import CLEAR, MASKED, TWO_SERVER, enrolled, made, nam
 from support.private_studies import client_level
 from support.tiny_study import with_privacy
 
-from securefl.accounting import store
 from securefl.accounting.statements import statement
 from securefl.commands.exit_codes import ExitCode
 from securefl.commands.main import cli
@@ -139,16 +136,6 @@ def test_a_cohort_over_which_noise_falls_short_plays_no_round(tmp_path: Path) ->
     assert own.rounds == [(k, [0, 1, 3, 4, 5]) for k in range(1, 5)]
 
 
-def test_at_the_start_it_waits_for_all_and_goes_on_without_who_does_not_come(tmp_path: Path) -> None:
-    enrolled(tmp_path)
-    with federation(tmp_path) as own:
-        own.stop("client-0001")
-        own.coordinate(tmp_path / "run", wait=30)
-    assert own.rounds == [(k, [0, 2]) for k in range(1, 5)]
-    assert own.clock.now == 30, "later rounds wait only if too few are present"
-    assert lines(own)[3] == "round 4: 2 of 3 answered; client-0001 silent since round 1"
-
-
 def test_who_comes_in_time_takes_part(tmp_path: Path) -> None:
     enrolled(tmp_path)
     with federation(tmp_path) as own:
@@ -157,20 +144,6 @@ def test_who_comes_in_time_takes_part(tmp_path: Path) -> None:
         own.coordinate(tmp_path / "run", wait=30)
     assert own.rounds == FULL
     assert own.clock.now == 3
-
-
-def test_a_party_that_returns_takes_part_from_the_next_round_on(tmp_path: Path) -> None:
-    enrolled(tmp_path)
-    with federation(tmp_path) as own:
-        fresh = after({1: lambda: own.stop("client-0001"), 3: lambda: own.start("client-0001")})
-        own.coordinate(tmp_path / "run", fresh=fresh)
-    assert own.rounds == [(1, [0, 1, 2]), (2, [0, 2]), (3, [0, 2]), (4, [0, 1, 2])]
-    assert lines(own) == [
-        "round 1: 3 of 3 answered",
-        "round 2: 2 of 3 answered; client-0001 silent since round 2",
-        "round 3: 2 of 3 answered; client-0001 silent since round 2",
-        "round 4: 3 of 3 answered",
-    ]
 
 
 def killed(own: Federation, wave: int) -> None:
@@ -218,6 +191,9 @@ def test_no_figure_is_below_the_ledger_of_a_client_whose_order_a_kill_cut_off(tm
     assert 0 < truth["others"] < np.inf
     found = spendings.read(tmp_path / "run")[2]
     assert found.counted >= truth["others"] - 1e-6 > found.spent
+    table = (tmp_path / "run" / "private" / "spending.csv").read_text().splitlines()
+    assert table[0].startswith("# Not for publication")
+    assert "client,asked,answered,counted,spent" in table
     (books,) = (tmp_path / "run").rglob("ledger.sqlite")
     for party, epsilon in truth.items():
         rows = statement(books, party=party, holder="client-0002").releases
@@ -392,48 +368,7 @@ def test_a_run_whose_clients_are_over_budget_ends_with_the_reason(tmp_path: Path
     assert status(tmp_path / "client-0000")["releases"] == {"committed": 2, "reserved": 0}
 
 
-def test_a_run_with_too_many_removed_clients_ends_with_the_reason_and_its_own_exit_code(
-    tmp_path: Path,
-) -> None:
-    """Two of four were removed by lines of keys that nobody keeps: they refuse or are silent for ever."""
-    roster = enrolled(tmp_path, MASKED)
-    for name in ("client-0001", "client-0002"):
-        removed = void(tmp_path, name, made(MASKED))
-        replaced(tmp_path, roster, name, removed, (SERVER, "client-0000", "client-0003"))
-    with federation(tmp_path, MASKED) as own:
-        own.stop("client-0002")
-        done = typed(own, "--out", str(tmp_path / "run"), "--wait", "0")
-    assert done.exit_code == 5
-    *_, reason, go_on = done.stderr.splitlines()
-    assert reason == (
-        "securefl: Expected 3 clients, of which 2 are present for round 1 within 0 s. Absent: client-0001 "
-        "(refused the order), client-0002 (silent). The round did not count, and nothing was charged. Start "
-        "the silent parties. A party that refuses has another plan or roster, or keys of before a rotation, "
-        "or no session without noise left; its owner reads which in `securefl party status`. Then go on."
-    )
-    assert go_on.startswith("Stopped; finished rounds are kept. Go on with: securefl party coordinate ")
-    assert status(tmp_path / "client-0000")["releases"] == {"committed": 0, "reserved": 0}
-
-
 # Parties that refuse --------------------------------------------------------------------------------------
-
-
-def test_a_party_with_another_plan_refuses_and_its_owner_reads_the_field(tmp_path: Path) -> None:
-    roster = enrolled(tmp_path)
-    other = made(CLEAR.replace("delta = 1e-4", "delta = 1e-5"))
-    shutil.rmtree(tmp_path / "client-0001")
-    shutil.rmtree(tmp_path / "counters" / "client-0001")
-    folders.init(tmp_path / "client-0001", other, part(other, "client-0001", tmp_path / "counters"))
-    new = line_of(keys.read(tmp_path / "client-0001", "client-0001").member())
-    replaced(tmp_path, roster, "client-0001", new)
-    with federation(tmp_path) as own:
-        own.coordinate(tmp_path / "run", wait=60)
-    assert own.rounds == [(k, [0, 2]) for k in range(1, 5)]
-    assert own.clock.now == 0, "its owner must act, so nobody waits for it"
-    assert lines(own)[3] == "round 4: 2 of 3 answered; client-0001 refused the order since round 1"
-    why = status(tmp_path / "client-0001")["refusals"][0]["why"]
-    assert " here, " in why
-    assert "at the server" in why
 
 
 def rotated(root: Path, roster: Path, name: str) -> Path:
@@ -447,7 +382,8 @@ def rotated(root: Path, roster: Path, name: str) -> Path:
 @every("name", ["client-0001", SERVER])
 def test_a_backup_of_before_a_rotation_is_refused_at_its_start(name: str, tmp_path: Path) -> None:
     """It has its old keys and the old roster, which fit each other. Its counter knows better."""
-    backup = rotated(tmp_path, enrolled(tmp_path), name)
+    roster = enrolled(tmp_path)
+    backup = rotated(tmp_path, roster, name)
     shutil.rmtree(tmp_path / name)
     backup.rename(tmp_path / name)
     said = rf"Expected the newest keys of {name}, .* backup of before `securefl party rotate`.*newest folder"
@@ -457,14 +393,8 @@ def test_a_backup_of_before_a_rotation_is_refused_at_its_start(name: str, tmp_pa
     done = CliRunner().invoke(cli, ["party", "enrol", str(tmp_path / name)])
     assert "is void" in str(done.exception)
     assert "of before `securefl party rotate`" in status(tmp_path / name)["counter"]["wrong"]
-
-
-def test_what_the_message_says_helps(tmp_path: Path) -> None:
-    roster = enrolled(tmp_path)
-    backup = rotated(tmp_path, roster, "client-0001")
-    shutil.rmtree(tmp_path / "client-0001")
-    backup.rename(tmp_path / "client-0001")
-    replaced(tmp_path, roster, "client-0001", line_of(pinning.rotate(tmp_path / "client-0001").member()))
+    # What the message says helps.
+    replaced(tmp_path, roster, name, line_of(pinning.rotate(tmp_path / name).member()))
     with federation(tmp_path) as own:
         own.coordinate(tmp_path / "run")
     assert own.rounds == FULL
@@ -534,39 +464,27 @@ def test_a_client_in_the_middle_is_removed_by_a_line_of_keys_that_nobody_keeps(t
     with pytest.raises(ConfigError, match="got other keys"):
         pin(tmp_path / "client-0001", roster)
     with federation(tmp_path) as own:  # the removed party serves still, with the old roster
-        own.coordinate(tmp_path / "run")
+        own.coordinate(tmp_path / "run", wait=60)
     assert own.rounds == [(k, [0, 2]) for k in range(1, 5)]
+    assert own.clock.now == 0, "its owner must act, so nobody waits for it"
     assert lines(own)[0] == "round 1: 2 of 3 answered; client-0001 refused the order since round 1"
     assert status(tmp_path / "client-0001")["sessions"]["count"] == 0
-
-
-def test_a_party_whose_file_has_no_records_reads_so(tmp_path: Path) -> None:
-    enrolled(tmp_path)
-    empty = {"client-0001": lambda own: replace(own, records=(own.records[0][:0], own.records[1][:0]))}
-    with federation(tmp_path, change=empty) as own:
-        own.coordinate(tmp_path / "run")
-    assert lines(own)[0] == "round 1: 2 of 3 answered; client-0001 sent no value since round 1"
-    assert "Give the client records" in status(tmp_path / "client-0001")["missing"][0]["why"]
 
 
 # One coordinator, and clocks ------------------------------------------------------------------------------
 
 
-@every("out", ["run", "elsewhere"])
-def test_a_second_coordinator_is_refused_by_name(out: str, tmp_path: Path) -> None:
+def test_a_second_coordinator_is_refused_by_name(tmp_path: Path) -> None:
     enrolled(tmp_path)
-    with federation(tmp_path) as own:
-        seen: list[str] = []
 
-        def fresh(arm: Any, seed: int, record: Mapping[str, Any]) -> None:
-            with pytest.raises(ConfigError) as refused:
+    def second() -> None:
+        for out in ("run", "elsewhere"):
+            with pytest.raises(ConfigError, match=f"{tmp_path / SERVER} is in use by process"):
                 Federation(tmp_path, up=own.up).coordinate(tmp_path / out)
-            seen.append(str(refused.value))
 
-        own.coordinate(tmp_path / "run", fresh=fresh)
+    with federation(tmp_path) as own:
+        own.coordinate(tmp_path / "run", fresh=after({2: second}))
     assert own.rounds == FULL
-    assert len(seen) == 4
-    assert f"{tmp_path / SERVER} is in use by process" in seen[0]
 
 
 def test_a_coordinator_with_a_copy_of_the_folder_ends_the_session_of_the_first(tmp_path: Path) -> None:
@@ -582,67 +500,32 @@ def test_a_coordinator_with_a_copy_of_the_folder_ends_the_session_of_the_first(t
     assert "got one that ended" in status(tmp_path / "client-0000")["refusals"][0]["why"]
 
 
-def test_a_party_whose_clock_is_far_off_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enrolled(tmp_path)
-    monkeypatch.setattr(store, "now", lambda: "1970-01-01T00:00:00.000+00:00")
-    with federation(tmp_path) as own:
-        own.coordinate(tmp_path / "run")
-    assert (own.rounds, own.clock.now) == (FULL, 0), "with all parties it waits for nobody"
-
-
 # What ledgers are asked for -------------------------------------------------------------------------------
 
 
-def test_it_says_what_each_ledger_is_asked_for_beside_what_the_server_counts(tmp_path: Path) -> None:
-    enrolled(tmp_path, NOISED)
-    with federation(tmp_path, NOISED) as own:
-        own.coordinate(tmp_path / "run")
-    rounds = len(own.records)
-    assert own.said[0].startswith(f"In {rounds} rounds each client's ledger is asked for at most epsilon ")
-    found = spendings.read(tmp_path / "run")
-    assert [(one.client, one.asked, one.answered) for one in found] == [(k, rounds, rounds) for k in range(3)]
-    spent = status(tmp_path / "client-0000")["epsilon"]
-    for one in found:
-        assert one.counted == one.spent == pytest.approx(spent["others"], rel=1e-3)
-    assert own.said[-1].startswith("client-0000, client-0001, client-0002: took part in ")
-
-
-def test_a_client_that_missed_an_order_was_counted_for_more_than_it_spent() -> None:
+def found(*absent: Mapping[str, str]) -> list[spendings.Spending]:
+    """What clients spent over rounds in which all were asked and these were absent."""
     of = made(NOISED)
     name = next(name for name, spec in of.spec.items() if spec.reduction == "sum")
     cohort = [[name, False, [0, 1, 2]]]
-    records = [
-        {"charged": cohort, "seen": {"asked": names(of), "absent": absent}}
-        for absent in ({}, {"client-0001": "silent", "client-0002": "sent no value"})
-    ]
-    found = spendings.spending(of.plan, of.spec, records, 3)
-    assert [(one.asked, one.answered) for one in found] == [(2, 2), (2, 1), (2, 1)]
-    assert found[1].spent < found[1].counted == found[0].spent == found[0].counted
-    assert found[2].spent == found[2].counted, "who sends no value has reserved its charges"
-    said = spendings.sentences(found)
+    records = [{"charged": cohort, "seen": {"asked": names(of), "absent": one}} for one in absent]
+    return spendings.spending(of.plan, of.spec, records, 3)
+
+
+def test_a_client_that_missed_an_order_was_counted_for_more_than_it_spent() -> None:
+    there, missed, gave = own = found({}, {"client-0001": "silent", "client-0002": "sent no value"})
+    assert [(one.asked, one.answered) for one in own] == [(2, 2), (2, 1), (2, 1)]
+    assert missed.spent < missed.counted == there.spent == there.counted
+    assert gave.spent == gave.counted, "who sends no value has reserved its charges"
+    said = spendings.sentences(own)
     assert len(said) == 3
     assert said[1].startswith("client-0001: took part in 1 of 2 rounds; the ledger is asked for epsilon ")
     assert " by the orders that it replied to, and the server counts " in said[1]
 
 
-def test_the_table_is_private(tmp_path: Path) -> None:
-    enrolled(tmp_path)
-    with federation(tmp_path) as own:
-        own.coordinate(tmp_path / "run")
-    path = tmp_path / "run" / "private" / "spending.csv"
-    assert path.read_text().startswith("# Not for publication")
-    table = pd.read_csv(path, comment="#")
-    assert list(table.columns) == ["client", "asked", "answered", "counted", "spent"]
-
-
 def test_only_a_client_that_replied_has_spent_what_the_server_counts() -> None:
-    of = made(NOISED)
-    name = next(name for name, spec in of.spec.items() if spec.reduction == "sum")
     for absence in Absence:
-        absent = {"client-0001": absence.value}
-        seen = {"asked": ["client-0000", "client-0001"], "absent": absent}
-        record = {"charged": [[name, False, [0, 1]]], "seen": seen}
-        there, gone = spendings.spending(of.plan, of.spec, [record], 2)
+        there, gone, _ = found({"client-0001": absence.value})
         assert there.spent == there.counted == gone.counted > 0
         unreached = absence in (Absence.SILENT, Absence.REFUSED)
         assert gone.spent == (0 if unreached else gone.counted), absence
