@@ -99,20 +99,6 @@ def test_no_client_is_charged_more_than_the_server_counts(
         assert plain(whole) == plain(resumed)
 
 
-def test_a_restored_account_counts_the_same() -> None:
-    of = study(FEDAVG, rounds=3)
-    first, again = account_of(of, []), account_of(of, [])
-    (name,) = first._protected
-    first.query([name], (0, 1, 2), HERE, initial=False)
-    rounds = [first.news()]
-    first.query([name], (1, 2), HERE, initial=False)
-    first.query([name], (2,), HERE, initial=True)
-    again.restore([*rounds, first.news()])
-    for client in map(str, range(of.data.clients)):
-        assert dict(again.counts.counted(client)) == dict(first.counts.counted(client))
-    assert [sum(n for _, n in again.counts.counted(client)) for client in range(3)] == [1, 2, 3]
-
-
 def resting(separation: int, rounds: Any = (), period: int = 1) -> tuple[Account, str]:
     """An account of two values under this separation, and the name of the first."""
     algorithm, plan = composed(study(FEDAVG, rounds=9))

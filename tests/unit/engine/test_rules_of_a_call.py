@@ -208,10 +208,3 @@ def test_clients_that_were_shown_other_bytes_sign_another_agreement(other: Any) 
     contexts = [machines[name].agreement.context for name in EVERYBODY]
     assert len(set(contexts[:-1])) == 1
     assert contexts[-1] != contexts[0]
-
-
-def test_a_number_that_is_not_one_is_the_same_bytes() -> None:
-    made = clients()
-    made.tell(summing(), replace(MODEL, model=np.array([np.nan, 0], np.float32))).work()
-    machines: Any = made.call(sum_call()).machines
-    assert len({machine.agreement.context for machine in machines.values()}) == 1
