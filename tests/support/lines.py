@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 import struct
 import termios
@@ -11,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
-from securefl.deployment.server import Answer, PartyThread, Served, listening, serve
+from securefl.deployment.server import Answer, PartyThread, Relay, Served, listening, serve
 
 OWN = frozenset({os.getuid()})
 
@@ -71,3 +72,24 @@ def taken(connection: socket.socket) -> None:
     while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]:
         assert time.monotonic() < until
         time.sleep(0.005)
+
+
+def gone(connection: socket.socket) -> bool:
+    """Whether the other side has ended the connection."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    return bool(poll.poll(0))
+
+
+class Working:
+    """An answer that is at work until `go`. came: the requests that had their turn."""
+
+    def __init__(self) -> None:
+        self.came: list[bytes] = []
+        self.begun, self.go = Event(), Event()
+
+    def __call__(self, relay: Relay, request: bytes) -> bytes:
+        self.came.append(request)
+        self.begun.set()
+        assert self.go.wait(30)
+        return request

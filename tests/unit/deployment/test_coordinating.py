@@ -211,29 +211,22 @@ def test_without_its_key_holder_no_round_begins(tmp_path: Path) -> None:
     assert status(tmp_path / "client-0000")["releases"] == {"committed": 0, "reserved": 0}
 
 
-class Hanging:
-    """An exchange over sockets whose one party takes every connection and never answers."""
-
-    def __init__(self, own: Federation, name: str) -> None:
-        self._own, self._name = own, name
-        self.hung: list[str] = []
-
-    def __call__(self, requests: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
-        assert all(is_enter(data) == entering for data in requests.values())
-        if self._name in requests:
-            self.hung.append("enter" if entering else "turn")
-            self._own.clock.now += 10.0 if entering else 3600.0
-        return self._own.exchange({n: data for n, data in requests.items() if n != self._name})
-
-
 def test_a_party_that_hangs_costs_the_deadline_of_entering_and_is_named_as_silent(tmp_path: Path) -> None:
-    """It held up every round for an hour, the deadline of a training."""
+    """It takes every connection. It held up every round for an hour, the deadline of a training."""
     enrolled(tmp_path)
+    hung: list[str] = []
+
+    def hanging(requests: Mapping[str, bytes], entering: bool) -> dict[str, bytes]:
+        assert all(is_enter(data) == entering for data in requests.values())
+        if "client-0001" in requests:
+            hung.append("enter" if entering else "turn")
+            own.clock.now += 10.0 if entering else 3600.0
+        return own.exchange({name: data for name, data in requests.items() if name != "client-0001"})
+
     with federation(tmp_path) as own:
-        hanging = Hanging(own, "client-0001")
         own.coordinate(tmp_path / "run", wait=25, exchange=hanging)
     assert own.rounds == [(k, [0, 2]) for k in range(1, 5)]
-    assert set(hanging.hung) == {"enter"}, "it gets no order"
+    assert set(hung) == {"enter"}, "it gets no order"
     # 10 s, a pause of 1 s, 10 s, a pause, 10 s and more than 25 are over; then 10 s in each later round.
     assert own.clock.now == 32 + 3 * 10
     assert own.said[1:3] == [

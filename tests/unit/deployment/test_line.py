@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import errno
 import os
-import select
 import signal
 import socket
 import stat
@@ -14,12 +13,12 @@ import time
 import tracemalloc
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from threading import Event, Thread, Timer
+from threading import Thread, Timer
 from typing import Any
 
 import pytest
 from support.every import every
-from support.lines import connected, served, serving, taken, told_of
+from support.lines import Working, connected, gone, served, serving, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import send
@@ -199,47 +198,33 @@ def test_frames_on_all_connections_together_have_a_limit(tmp_path: Path) -> None
 
 def test_two_of_the_longest_frames_have_room_together(tmp_path: Path) -> None:
     """Though the first is still being answered: their heads do not count."""
-    begun, go = Event(), Event()
-
-    def handle(relay: Relay, request: bytes) -> bytes:
-        begun.set()
-        assert go.wait(10)
-        return request[:1]
-
-    with served(tmp_path, handle) as (path, told), connected(path) as first, connected(path) as second:
+    work = Working()
+    with served(tmp_path, work) as (path, told), connected(path) as first, connected(path) as second:
         for one in (first, second):
             Connection(one).send(b"x" * 2**20)
             taken(one)
-        assert begun.wait(10)
-        go.set()
-        assert Connection(first).receive() == Connection(second).receive() == b"x"
+        assert work.begun.wait(10)
+        work.go.set()
+        assert Connection(first).receive() == Connection(second).receive() == b"x" * 2**20
     assert told == []
 
 
 def test_a_request_of_a_carrier_that_is_gone_is_dropped_and_one_at_work_is_finished(tmp_path: Path) -> None:
-    came: list[bytes] = []
-    begun, go = Event(), Event()
-
-    def handle(relay: Relay, request: bytes) -> bytes:
-        came.append(request)
-        begun.set()
-        assert go.wait(10)
-        return request
-
-    with served(tmp_path, handle) as (path, told):
+    work = Working()
+    with served(tmp_path, work) as (path, told):
         with connected(path) as first, connected(path) as second:
             Connection(first).send(b"at work")
-            assert begun.wait(10)
+            assert work.begun.wait(10)
             Connection(second).send(b"waits")
             taken(second)
         # both are gone, and the second has had no turn
         with connected(path) as third:
             Connection(third).send(b"stays")
             taken(third)
-            go.set()
+            work.go.set()
             assert Connection(third).receive() == b"stays"
         assert told_of(told, "ended before its turn")
-    assert came == [b"at work", b"stays"]
+    assert work.came == [b"at work", b"stays"]
 
 
 def let_in(path: Path, frame: bytes, stack: ExitStack) -> socket.socket | None:
@@ -251,35 +236,22 @@ def let_in(path: Path, frame: bytes, stack: ExitStack) -> socket.socket | None:
     return None if gone(one) else one
 
 
-def gone(connection: socket.socket) -> bool:
-    """Whether the other side has ended the connection."""
-    poll = select.poll()
-    poll.register(connection, 0)
-    return bool(poll.poll(0))
-
-
 def test_carriers_that_are_gone_keep_no_place_while_a_request_is_at_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("securefl.deployment.server._MOST_NOTES", 3)
     monkeypatch.setattr("securefl.deployment.server._HEARS", 0.02)
-    begun, go = Event(), Event()
-
-    def handle(relay: Relay, request: bytes) -> bytes:
-        begun.set()
-        assert go.wait(30)
-        return request
-
-    with served(tmp_path, handle) as (path, told), ExitStack() as stack:
+    work = Working()
+    with served(tmp_path, work) as (path, told), ExitStack() as stack:
         assert let_in(path, b"at work", stack)
-        assert begun.wait(10)
+        assert work.begun.wait(10)
         with ExitStack() as others:
             assert all(let_in(path, b"waits", others) for _ in range(15))
             assert not any(let_in(path, b"beyond", others) for _ in range(5))
         until = time.monotonic() + 10
         while (late := let_in(path, b"late", stack)) is None and time.monotonic() < until:
             time.sleep(0.02)
-        go.set()
+        work.go.set()
         assert late is not None
         assert Connection(late).receive() == b"late"
     # what is told while nobody can hear it takes no memory without end

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support.every import every
-from support.lines import OWN, connected, served, taken, told_of
+from support.lines import OWN, Working, connected, served, taken, told_of
 
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.deployment.connection import send
@@ -177,16 +177,10 @@ def test_a_server_that_stops_lets_the_request_at_work_end(tmp_path: Path) -> Non
 
 
 def test_a_request_that_was_dropped_holds_no_memory_while_another_is_at_work(tmp_path: Path) -> None:
-    begun, go = Event(), Event()
-
-    def handle(relay: Relay, request: bytes) -> bytes:
-        begun.set()
-        assert go.wait(20)
-        return request
-
-    with served(tmp_path, handle, most=2**25) as (path, _), connected(path) as work:
-        Connection(work).send(b"work")
-        assert begun.wait(5)
+    work = Working()
+    with served(tmp_path, work, most=2**25) as (path, _), connected(path) as first:
+        Connection(first).send(b"work")
+        assert work.begun.wait(5)
         tracemalloc.start()
         try:
             with connected(path) as waits:
@@ -198,7 +192,7 @@ def test_a_request_that_was_dropped_holds_no_memory_while_another_is_at_work(tmp
                 time.sleep(0.05)
         finally:
             tracemalloc.stop()
-            go.set()
+            work.go.set()
         assert held > 2**23
         assert left < 2**20
 

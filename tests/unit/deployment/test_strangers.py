@@ -11,12 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 from support.every import every
-from support.lines import served, taken
+from support.lines import Working, gone, served, taken
 
 from securefl.deployment.connection import send
 from securefl.deployment.framing import Connection
@@ -68,44 +67,24 @@ def test_200_connections_of_a_stranger_leave_a_named_user_served(tmp_path: Path,
 
 
 def test_a_request_that_is_at_work_outlasts_a_flood_of_another_named_user(tmp_path: Path) -> None:
-    begun, go = Event(), Event()
-
-    def handle(relay: Relay, request: bytes) -> bytes:
-        begun.set()
-        assert go.wait(20)
-        return request
-
-    with (
-        served(tmp_path, handle, **{**RULES, "allow": {STRANGER, BEN}}) as (path, told),
-        ExitStack() as stack,
-    ):
+    work = Working()
+    rules = {**RULES, "allow": {STRANGER, BEN}}
+    with served(tmp_path, work, **rules) as (path, told), ExitStack() as stack:
         mine = [stack.enter_context(connected(path, BEN)) for _ in range(3)]
         for one in mine:
             Connection(one).send(b"mine")
             taken(one)
-        assert begun.wait(10)
+        assert work.begun.wait(10)
         for _ in range(60):
             last = stack.enter_context(connected(path, STRANGER))
             with suppress(OSError):
                 last.sendall(struct.pack("<Q", 3) + b"abc")
         until = time.monotonic() + 10
-        while _open(last) and time.monotonic() < until:
+        while not gone(last) and time.monotonic() < until:
             time.sleep(0.01)
-        go.set()
+        work.go.set()
         assert [Connection(one).receive() for one in mine] == [b"mine"] * 3
     assert any("Refused a connection of user 1001: there are 16" in one for one in told)
-
-
-def _open(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(1, socket.MSG_PEEK) != b""
-    except BlockingIOError:
-        return True
-    except ConnectionResetError:
-        return False
-    finally:
-        connection.settimeout(10)
 
 
 # Users of the kernel -----------------------------------------------------------------------------------
