@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from support import own_study
 from support.every import every
-from support.own_records import BY_CLIENT, SMALL, arrays, filed, of, table
+from support.own_records import BY_CLIENT, arrays, filed, of, table
 
 from securefl.core.errors import DataError
 from securefl.data.dataset import Dataset
@@ -119,4 +119,3 @@ def test_a_data_set_says_that_it_is_lenient() -> None:
     with pytest.raises(DataError, match="labels in"):
         Dataset(name="mine", x=x, y=y, classes=2)
     assert len(Dataset(name="mine", x=x, y=y, classes=2, lenient=True)) == 2
-    assert SMALL.count == 2
