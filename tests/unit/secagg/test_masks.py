@@ -17,7 +17,7 @@ from support.tiny_secagg import agreement, entropy, integers
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.keys import SecretKey
 from securefl.secagg import Vector, masks
-from securefl.secagg.packing import Masker, centred, reduce, unpack, words
+from securefl.secagg.packing import Masker, unpack
 
 SEED = SecretKey(bytes(range(32)))
 
@@ -97,20 +97,10 @@ def test_values_outside_the_declared_vector_are_refused(bad: Any) -> None:
     masker(0, integers(1, VECTOR))  # the refusal has not used the mask up
 
 
-def test_room_for_the_sum_is_asserted_at_set_up() -> None:
-    fits = Vector(name="v", length=1, bits=8, bound=25)
-    assert agreement(5, vectors=(fits,)).vectors == (fits,)
-    with pytest.raises(ConfigError, match="up to 130 of 5 clients"):
-        agreement(5, vectors=(Vector(name="v", length=1, bits=8, bound=26),))
-
-
-def test_a_sum_that_reaches_the_edge_does_not_fit() -> None:
+@every(("bound", "clients"), [(25, 5), (31, 4)])
+def test_a_sum_that_reaches_the_edge_does_not_fit(bound: int, clients: int) -> None:
     """Four times 32 is 2^7: in 8 bits it would come back as its own negative."""
-    edge = Vector(name="v", length=1, bits=8, bound=32)
-    total = words(np.full(1, 4 * edge.bound), edge.bits)
-    reduce(total, edge.bits)
-    assert centred(total, edge.bits) == [-128]
-    with pytest.raises(ConfigError, match="up to 128 of 4 clients"):
-        agreement(4, corrupt=0.0, vectors=(edge,))
-    below = replace(edge, bound=31)
-    assert agreement(4, corrupt=0.0, vectors=(below,)).vectors == (below,)
+    fits = Vector(name="v", length=1, bits=8, bound=bound)
+    assert agreement(clients, corrupt=0.0, vectors=(fits,)).vectors == (fits,)
+    with pytest.raises(ConfigError, match=f"up to {clients * (bound + 1)} of {clients} clients"):
+        agreement(clients, corrupt=0.0, vectors=(replace(fits, bound=bound + 1),))
