@@ -131,18 +131,6 @@ def test_before_anybody_signed_a_retry_goes_on_without_the_culprit() -> None:
     assert fewest([first, second]) == N - 1
 
 
-def test_attempts_go_up_cohorts_do_not_grow_and_quorums_do_not_shrink() -> None:
-    clients = Clients(N, POLICY)
-    call(clients, EVERYBODY[:-1], attempt=3).begin()
-    assert not call(clients, EVERYBODY[:-1], attempt=2).begin().entries, "a number that goes down"
-    assert set(call(clients, EVERYBODY, attempt=4).begin().entries) == {6}, "a cohort that grows"
-    assert not call(clients, EVERYBODY[:5], attempt=5).begin().entries, "a quorum of 3 after one of 4"
-    assert len(call(clients, EVERYBODY[:5], attempt=6, ordered=6).begin().entries) == 5
-    later = call(clients, EVERYBODY, attempt=1, number=2).begin()
-    assert len(later.entries) == N, "another round is another question"
-    assert not call(clients, EVERYBODY[:-1], attempt=7, number=1).begin().entries, "rounds go up"
-
-
 # What clients are told --------------------------------------------------------------------------
 
 

@@ -277,29 +277,6 @@ def test_a_masked_input_has_the_declared_form(bad: Any) -> None:
         server.inner.receive(state, client_name(2), lie)
 
 
-def test_the_server_takes_each_message_once_and_ignores_what_is_late() -> None:
-    run = honest()
-    server = run.server.inner
-    for kind in (Advertise, Shares, MaskedInput, Consistent, Unmask):
-        _, message, step = run.server.at(kind, client_name(2))
-        assert server.receive(step.state, client_name(2), message).state is step.state
-    last = run.server.seen[-1][3].state
-    for _, sender, message, _ in run.server.seen:
-        assert server.receive(last, sender, message).state is last
-
-
-def test_a_holder_that_complained_sends_no_input_and_the_other_way_round() -> None:
-    """Whoever did both would be counted twice, and the phase would close before all are in."""
-    run = honest()
-    server = run.server.inner
-    state, good, step = run.server.at(MaskedInput, client_name(2))
-    gone = replace(state, gone=frozenset({2}))
-    assert server.receive(gone, client_name(2), good).state is gone
-    complaint = Complaint(keys=(Share(u32(3) + bytes(32)),))
-    assert server.receive(step.state, client_name(2), complaint).state is step.state
-    assert server.receive(state, client_name(2), complaint).state.gone == {2}
-
-
 @every("kind", [Consistent, MaskedInput, Unmask])
 def test_whoever_dropped_does_not_come_back(kind: type) -> None:
     """Client 4 was silent from the beginning. Nothing was sealed for it, so it accuses nobody either."""

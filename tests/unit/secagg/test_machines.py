@@ -21,7 +21,6 @@ from support.tiny_secagg import (
 )
 
 from securefl.core.acts import Begin
-from securefl.core.agreement import Question
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from securefl.core.keys import SecretKey, Signature
 from securefl.core.machine import Need
@@ -130,17 +129,6 @@ def test_what_a_client_draws_follows_from_its_secret_and_the_agreement() -> None
     machine = client(1, agreement(task=bytes(32)))
     again = machine.provide(machine.begin().state, SecretKey(bytes(32))).out[0].message
     assert again == said[bytes(32), bytes(32)]
-
-
-def test_a_question_is_one_value_in_whatever_stage_and_attempt() -> None:
-    at = header(3, 1)
-    vector = VECTORS[0]
-    asked = Question(at.session, 3, "update")
-    assert vector.question(at) == vector.question(replace(at, stage=7, attempt=4)) == asked
-    assert vector.question(header(4, 1)) != asked
-    assert replace(vector, ask=2).question(at) == replace(vector, ask=2).question(header(4, 1))
-    assert replace(vector, ask=2).question(at) == Question(at.session, 0, "update", 2)
-    assert replace(vector, again=1).question(at) != asked
 
 
 def test_the_order_names_place_and_vectors_and_hides_the_mask() -> None:

@@ -10,14 +10,13 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
-from scipy.stats import chi2, kstest
 from support.every import every
 from support.tiny_secagg import agreement, entropy, integers
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.keys import SecretKey
 from securefl.secagg import Vector, masks
-from securefl.secagg.packing import Masker, unpack
+from securefl.secagg.packing import Masker
 
 SEED = SecretKey(bytes(range(32)))
 
@@ -63,23 +62,6 @@ def test_only_flat_vectors_of_words_are_masked() -> None:
 
 
 VECTOR = Vector(name="v", length=20_000, bits=20, bound=100)
-
-
-def test_a_masked_vector_is_uniform() -> None:
-    """A constant input, 20 bits: 64 classes by chi-square and KS, false alarm 1e-6 each.
-
-    The randomness is fixed, so it never flickers; a mask of 19 bits or one left out goes red.
-    """
-    masker = Masker((VECTOR,), [((SEED,), (SecretKey(bytes(32)),))])
-    packed = masker(0, np.full(VECTOR.length, 7))
-    words = unpack(packed, VECTOR.length, 20)
-    counts = np.bincount(words >> 14, minlength=64)
-    assert counts.size == 64
-    statistic = ((counts - VECTOR.length / 64) ** 2).sum() / (VECTOR.length / 64)
-    assert chi2(63).sf(statistic) > 1e-6
-    assert kstest(words / 2**20, "uniform").pvalue > 1e-6
-    bits = (words[:, None] >> np.arange(20)) & 1
-    assert (np.abs(bits.mean(axis=0) - 0.5) < 0.0206).all()  # 5.82 deviations, 20 bits: false alarm 1.2e-7
 
 
 def test_a_mask_serves_once() -> None:

@@ -19,7 +19,6 @@ from support.tiny_secagg import (
     assert_exact,
     client,
     header,
-    integers,
     journal,
 )
 
@@ -29,9 +28,7 @@ from securefl.core.machine import Step
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
 from securefl.secagg import Aborted, Agreement, Client, Policy, Server
-from securefl.secagg.masks import apply_masks
 from securefl.secagg.messages import Advertise, Dealt, Quorum, RosterClosed, Shares, Survivors, Unmask
-from securefl.secagg.packing import unpack
 from securefl.storage.journal import Journal
 
 # A server that asks twice, too early, or again ---------------------------------------------------------
@@ -152,27 +149,6 @@ def test_a_client_started_again_never_says_the_opposite(kind: type, mode: str, t
             again.receive(message)
 
 
-def test_masked_inputs_under_two_sets_of_dealers_would_bare_the_input() -> None:
-    """Why the record holds the dealers: a neighbour fewer changes the input by that pair's mask alone.
-
-    With one such pair after the other, and the self-mask that unmasking opens, nothing is left before it.
-    """
-    run = honest()
-    state, dealt, _ = run.clients[0].at(Dealt)
-    machine = run.clients[0].inner
-    sent = []
-    for message in (dealt, fewer(dealt)):
-        step = machine.provide(machine.receive(state, SERVER, message).state, True)
-        assert step.need is not None
-        vector = machine.agreement.vectors[0]
-        packed = np.asarray(step.need.order.conceal[vector.name](integers(0, vector)))
-        sent.append(unpack(packed, vector.length, vector.bits))
-    last = dealt.dealers[-1]
-    alone = np.zeros(len(sent[0]), np.uint32)
-    apply_masks(alone, 0, add=[state.closed.mask_seed(0, state.key, last)])
-    np.testing.assert_array_equal(sent[0] - sent[1], alone)
-
-
 @MODES
 def test_whoever_has_not_signed_enters_the_next_attempt_and_then_signs_in_no_other(mode: str) -> None:
     """An abort before the signatures is tried again; the survivors of the first attempt come too late."""
@@ -188,15 +164,6 @@ def test_whoever_has_not_signed_enters_the_next_attempt_and_then_signs_in_no_oth
     first.said.clear()
     first.receive(machine.at(Survivors)[1])
     assert (first.said, first.step.result) == ([], "refused")
-
-
-def test_another_agreement_in_the_same_place_is_refused_by_the_record() -> None:
-    """A server that shows a client two tasks under one place and attempt: the second is not begun."""
-    run = honest()
-    begins = [client(0, replace(run.agreed, **change)).begin() for change in ({}, {"task": bytes(32)})]
-    first, second = (run.host.record(step.need.order) for step in begins)
-    assert first is not None
-    assert second is None
 
 
 def test_the_clients_own_minimum_stands() -> None:
