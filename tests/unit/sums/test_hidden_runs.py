@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from support.every import every
 from support.hidden_plans import hidden
-from support.hidden_studies import counts
+from support.hidden_studies import hidden as hidden_study
+from support.hidden_studies import rows
 from support.liars import signed_anew
 from support.run_file import empty, take
 from support.tiny_orders import order
-from support.tiny_study import composed, plain, same_state, spied, text, with_privacy, world
+from support.tiny_study import plain, same_state, spied, with_privacy, world
 
-from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, ValueSpec
 from securefl.core.acts import Begin, RecordAct
@@ -59,28 +59,20 @@ NOISE = {
 }
 
 
-def study(arm: str = "partial", *, max_retries: int = 0, noised: bool = False, **changes: Any) -> Study:
-    """Masked sums; `changes` of the study, or `privacy`, words of that section."""
-    privacy = changes.pop("privacy", {})
-    permitted = '["statistic"]' if arm == "fedlog" else '["update"]'
-    written = text(ARMS[arm], **{"clients": CLIENTS, "non_private": permitted, **changes})
-    said = {
-        "sum": '"masked"',
-        "dropout": "0.3",
-        "corrupt": "0.15",
-        "max_retries": str(max_retries),
-        "min_cohort_size": "5",
-        "max_client_weight": "0.51",
-        **counts(CLIENTS),
-    }
-    return parse(with_privacy(written, said | (NOISE if noised else {}) | privacy))
+def study(
+    arm: str = "partial", *, rounds: int, clients: int = CLIENTS, noised: bool = False, **privacy: Any
+) -> Study:
+    """Masked sums; `privacy` are words of that section."""
+    usual = {"dropout": "0.3", "max_retries": "0", "min_cohort_size": "5"}
+    usual["non_private"] = '["statistic"]' if arm == "fedlog" else '["update"]'
+    written = hidden_study("masked", ARMS[arm], clients=clients, rounds=rounds)
+    said = {word: str(value) for word, value in privacy.items()}
+    return parse(with_privacy(written, usual | (NOISE if noised else {}) | said))
 
 
-def rows(of: Study, folder: Path, name: str = "") -> list[tuple[Any, ...]]:
+def charged(of: Study, folder: Path, name: str = "") -> list[tuple[Any, ...]]:
     """(holder, round, attempt) of all that was charged, or of what was charged under this name."""
-    _, plan = composed(of)
-    with Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", plan.terms()) as ledger:
-        return [(row[0], row[2], row[4]) for row in ledger.rows() if name in ("", row[5])]
+    return [(row[0], row[2], row[4]) for row in rows(of, folder) if name in ("", row[5])]
 
 
 class Silent(Client):
@@ -121,7 +113,7 @@ def test_an_unnoised_question_is_lost_after_the_signatures(
     assert (first["answered"], second["answered"]) == ([], list(range(CLIENTS)))
     assert "phase unmask" in first["abstained"][SERVER]
     assert (first["retries_left"], second["retries_left"]) == (1, 1)
-    assert sorted(rows(of, tmp_path)) == sorted(
+    assert sorted(charged(of, tmp_path)) == sorted(
         (client_name(k), number, 1) for k in range(CLIENTS) for number in (1, 2)
     )
     assert np.array_equal(spy.states[0].broadcast, spy.states[1].broadcast)
@@ -140,7 +132,7 @@ def test_a_culprit_at_the_very_end_leaves_the_next_round(
     assert (first["proven_cheaters"], first["retries_left"]) == ([3], 2)
     assert set(first["rejected_from"]) == {client_name(3)}
     assert second["answered"] == [0, 1, 2, 4, 5, 6]
-    assert {attempt for _, number, attempt in rows(of, tmp_path) if number == 1} == {1}
+    assert {attempt for _, number, attempt in charged(of, tmp_path) if number == 1} == {1}
 
 
 def test_a_noised_question_that_was_lost_is_put_anew_and_charged_again(
@@ -164,10 +156,10 @@ def test_a_noised_question_that_was_lost_is_put_anew_and_charged_again(
     first, second = finished.records
     assert first["answered"] == list(range(CLIENTS))
     assert (first["retries_left"], second["asked"]) == (0, 0)
-    charged = rows(of, tmp_path / "lost")
-    assert len(charged) == 2 * CLIENTS
-    assert len({attempt for _, _, attempt in charged}) == 2
-    assert len(rows(of, tmp_path / "undisturbed")) == CLIENTS
+    found = charged(of, tmp_path / "lost")
+    assert len(found) == 2 * CLIENTS
+    assert len({attempt for _, _, attempt in found}) == 2
+    assert len(charged(of, tmp_path / "undisturbed")) == CLIENTS
     spent = first["epsilon"]["server"]
     assert spent == pytest.approx(2.0, abs=1e-6)
     assert undisturbed.records[0]["epsilon"]["server"] < spent
@@ -181,7 +173,7 @@ def test_a_noised_question_is_not_put_anew_without_a_spare(
     of = study("fedlog", max_retries=0, rounds=3, noised=True)
     _, finished = spied(of, tmp_path)
     assert [record["answered"] for record in finished.records] == [[]] * 3
-    assert len(rows(of, tmp_path)) == CLIENTS, "who refuses is not charged"
+    assert len(charged(of, tmp_path)) == CLIENTS, "who refuses is not charged"
 
 
 # A value that cannot change ---------------------------------------------------------------------
@@ -205,7 +197,7 @@ def test_a_value_that_cannot_change_is_asked_for_once(tmp_path: Path) -> None:
     assert [record["bytes_up"] > 0 for record in finished.records] == [True, False, False]
     assert [record["bytes_down"] > 0 for record in finished.records] == [True, False, False]
     assert all(np.array_equal(spy.states[1].broadcast, later.broadcast) for later in spy.states[2:])
-    assert len(rows(of, tmp_path)) == CLIENTS
+    assert len(charged(of, tmp_path)) == CLIENTS
 
 
 @every(("cohort", "asked"), [(5, True), (6, False)])
@@ -214,7 +206,7 @@ def test_who_was_absent_is_asked_later_if_they_are_a_least_cohort(
 ) -> None:
     """Five of fifteen were absent: together they are a sum of their own, or stay out of it."""
     silent_in_round_1(monkeypatch, 10, 11, 12, 13, 14)
-    of = study("fedlog", rounds=3, clients=15, privacy={"min_cohort_size": str(cohort), "dropout": "0.34"})
+    of = study("fedlog", rounds=3, clients=15, min_cohort_size=cohort, dropout=0.34)
     _, finished = spied(of, tmp_path)
     first, second, third = finished.records
     assert first["answered"] == list(range(10))
@@ -223,7 +215,7 @@ def test_who_was_absent_is_asked_later_if_they_are_a_least_cohort(
     if not asked:
         assert "5 clients are left, a sum needs 6" in second["abstained"][SERVER]
         assert (second["bytes_up"], second["bytes_down"]) == (0, 0)
-    assert sum(number == 2 for _, number, _ in rows(of, tmp_path)) == (5 if asked else 0)
+    assert sum(number == 2 for _, number, _ in charged(of, tmp_path)) == (5 if asked else 0)
 
 
 # Weights ----------------------------------------------------------------------------------------
@@ -375,8 +367,8 @@ def test_unequal_orders_have_no_sum(
     told_otherwise(monkeypatch, who, UNEQUAL[what][1])
     own = averaging.sampling
     monkeypatch.setattr(averaging, "sampling", lambda *said, **more: replace(own(*said, **more), draws=8))
-    privacy = {"max_client_weight": "0.81", "sum": f'"{scheme}"'}
-    spy, finished = spied(study(UNEQUAL[what][0], rounds=1, privacy=privacy), tmp_path)
+    of = study(UNEQUAL[what][0], rounds=1, max_client_weight=0.81, sum=f'"{scheme}"')
+    spy, finished = spied(of, tmp_path)
     record = finished.records[0]
     assert record["answered"] == answered
     if scheme == "masked" and not answered:
@@ -395,7 +387,7 @@ def test_whoever_is_told_beyond_its_plan_takes_no_part(
     _, finished = spied(of, tmp_path)
     assert "as the plan says" in finished.records[0]["rejected_from"][SERVER]
     assert finished.records[0]["answered"] == REST
-    assert len(rows(of, tmp_path, "update")) == CLIENTS - 1
+    assert len(charged(of, tmp_path, "update")) == CLIENTS - 1
 
 
 # Cut off ----------------------------------------------------------------------------------------
@@ -438,7 +430,7 @@ def test_a_run_that_is_cut_off_after_any_wave_of_acts_ends_the_same(
     spy, resumed = spied(of, tmp_path / "cut")
     assert plain(resumed.records) == plain(whole.records)
     assert same_state(spy.states[-1], expected.states[-1])
-    assert sorted(rows(of, tmp_path / "cut")) == sorted(
+    assert sorted(charged(of, tmp_path / "cut")) == sorted(
         (client_name(k), number, 1) for k in range(CLIENTS) for number in (1, 2)
     )
 
@@ -495,4 +487,4 @@ def test_a_journal_that_was_swapped_opens_no_input_twice(
     with pytest.raises(DataError, match="older copy" if swap == "an older copy" else "not the one"):
         after(3)
     assert len(opened) == len(set(opened)) == CLIENTS * (1 if within else 2)
-    assert len(rows(of, home)) == 2 * CLIENTS
+    assert len(charged(of, home)) == 2 * CLIENTS

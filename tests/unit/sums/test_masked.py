@@ -12,12 +12,11 @@ import pytest
 from support import tiny_parties
 from support.every import every
 from support.hidden_plans import hidden
-from support.hidden_studies import counts, shares_of_noise
+from support.hidden_studies import counts, rows, shares_of_noise
 from support.liars import wrong_pair
 from support.tiny_parties import attempt, session
 from support.tiny_study import FEDAVG, composed, run, spied, text, with_privacy, world
 
-from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByDraws, CohortQuery, Sum, ValueSpec
 from securefl.core.errors import ConfigError
@@ -27,7 +26,6 @@ from securefl.engine.account import Account
 from securefl.engine.inprocess import InProcess
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
-from securefl.study.arm import arm_folder
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
 from securefl.sums import masked
@@ -73,12 +71,6 @@ class Liar(Client):
 
 class TwoLiars(Liar):
     lying: ClassVar = {"client-0003": (1, 0), "client-0005": (1, 0)}
-
-
-def rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
-    terms = Terms(unit="record", adjacency="replace-one", delta=of.privacy.delta)
-    with Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
-        return ledger.rows()
 
 
 @every(
