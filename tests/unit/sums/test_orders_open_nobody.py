@@ -17,10 +17,10 @@ import pytest
 from support.every import every
 from support.four_clients import CLIENTS, SESSION, SIZE
 from support.hidden_plans import lawless
+from support.one_value import engine
 from support.residents import Deployment
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, Sum, Value, ValueSpec
 from securefl.algorithm.weighing import Weights
@@ -28,7 +28,6 @@ from securefl.core.errors import ConfigError
 from securefl.core.wire import Header
 from securefl.engine import server
 from securefl.engine.exchange import client
-from securefl.engine.inprocess import simulated
 from securefl.engine.party import key_holder
 from securefl.sums import masked, scheme
 
@@ -129,10 +128,8 @@ class InOneProcess:
 
     def __post_init__(self) -> None:
         plan = self.attack.plan(self.how)
-        records = [(np.ones((k + 2, 1)), np.zeros(k + 2)) for k in EVERYBODY]
         self.ledger = Ledger(None, plan.terms())
-        own = [ClientFunction(self.attack.spec, compute)]
-        self._engine = simulated(plan, own, self.ledger, records, rng=lambda *_: np.random.default_rng(0))
+        self._engine = engine(plan, self.attack.spec, compute, [k + 2 for k in EVERYBODY], self.ledger)
         self.server = self._engine.server
 
     def query(self, query: CohortQuery, number: int = 1) -> Answers:

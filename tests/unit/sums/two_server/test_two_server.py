@@ -59,6 +59,7 @@ from securefl.core.wire import Header, decode, encode
 from securefl.dp.noise import Source
 from securefl.mechanisms.charges import Protection
 from securefl.storage.journal import Journal
+from securefl.sums.opened import OpenedServer
 from securefl.sums.scheme import Opened, Unopened
 from securefl.sums.two_server import TwoServer
 from securefl.sums.two_server.agreement import Agreement, request_digest
@@ -224,26 +225,31 @@ def altered(of: Agreement) -> list[tuple[PaddedInput, str]]:
     """What member 1 sends, with one defect, and what is said of it."""
     good, other = padded(of, 1), padded(of, 2)
     first, count = good.releases
-    more = count.numbers | np.uint8([0] * 7 + [240])
-    signed_well: list[tuple[dict[str, Any], str]] = [
-        ({"boxes": ()}, "2 boxes of 80 bytes"),
-        ({"boxes": (*good.boxes, good.boxes[0])}, "2 boxes of 80 bytes"),
-        ({"boxes": (Share(good.boxes[0].raw + b"x"), good.boxes[1])}, "2 boxes of 80 bytes"),
-        ({"releases": good.releases[:1]}, "one masked vector for each"),
-        ({"releases": good.releases[::-1]}, "one masked vector for each"),
-        *(
-            ({"releases": (first, replace(count, **change))}, why)
-            for change, why in (
-                ({"form": "open"}, "one masked vector for each"),
-                ({"sealed": b"x"}, "one masked vector for each"),
-                ({"numbers": np.append(count.numbers, np.uint8(0))}, "Expected 8 bytes"),
-                ({"numbers": count.numbers.astype(np.int32)}, "Expected 8 bytes"),
-                ({"numbers": more}, "after the last value"),
+
+    def counted(**change: Any) -> dict[str, Any]:
+        return {"releases": (first, replace(count, **change))}
+
+    longer, more = np.append(count.numbers, np.uint8(0)), count.numbers | np.uint8([0] * 7 + [240])
+    wrong = {
+        "2 boxes of 80 bytes": [
+            {"boxes": boxes}
+            for boxes in (
+                (),
+                (*good.boxes, good.boxes[0]),
+                (Share(good.boxes[0].raw + b"x"), good.boxes[1]),
             )
-        ),
-    ]
+        ],
+        "one masked vector for each": [
+            {"releases": good.releases[:1]},
+            {"releases": good.releases[::-1]},
+            counted(form="open"),
+            counted(sealed=b"x"),
+        ],
+        "Expected 8 bytes": [counted(numbers=longer), counted(numbers=count.numbers.astype(np.int32))],
+        "after the last value": [counted(numbers=more)],
+    }
     return [
-        *((signed(of, 1, replace(good, **parts)), why) for parts, why in signed_well),
+        *((signed(of, 1, replace(good, **parts)), why) for why, bad in wrong.items() for parts in bad),
         *(
             (bad, "did not sign")
             for bad in (
@@ -272,12 +278,19 @@ def test_the_server_refuses_by_name() -> None:
 # The key holder's reply -------------------------------------------------------------------------
 
 
+def asks(*bad: int) -> tuple[Agreement, OpenedServer, Any, PadRequest]:
+    """A server, its step in which it asks the key holder, and its request. Some members' boxes are bad."""
+    of = agreement()
+    came, machine = inputs(of), server(of)
+    for k in bad:
+        came[k] = signed(of, k, replace(came[k], boxes=came[2].boxes))
+    step = collected(machine, came)
+    return of, machine, step, step.out[0].message
+
+
 def test_of_two_replies_the_first_counts(holder: Holder) -> None:
     """A key holder that answers twice with different bytes."""
-    of = agreement()
-    machine = server(of)
-    asking = collected(machine, inputs(of))
-    request = asking.out[0].message
+    of, machine, asking, request = asks()
     good = holder.asked(of, request)
     zeros = replace(good, pads=seal(of.server, bytes(46), request_digest(of, request)))
     for first, second in ((good, zeros), (zeros, good)):
@@ -288,22 +301,17 @@ def test_of_two_replies_the_first_counts(holder: Holder) -> None:
 
 
 def test_what_is_no_reply_is_refused(holder: Holder) -> None:
-    of = agreement()
-    machine = server(of)
-    asking = collected(machine, inputs(of))
-    request = asking.out[0].message
+    of, machine, asking, request = asks()
     good, asked = holder.asked(of, request), request_digest(of, request)
     plain = unseal(SERVER_KEY, good.pads, asked)
-    sealed = {
-        "for another request": (of.server, plain, request_digest(of, requested(agreement(2)))),
-        "to another": (PART.key.public, plain, asked),
-        "of a pad less": (of.server, plain[:38], asked),
-        "with bits after the last value": (of.server, plain[:-1] + b"\xff", asked),
-    }
+    elsewhere = request_digest(of, requested(agreement(2)))
     bad = [
         holder.asked(agreement(number=2), requested(agreement(number=2))),
         replace(good, request=request_digest(of, requested(of, FEWER))),
-        *(replace(good, pads=seal(*what)) for what in sealed.values()),
+        replace(good, pads=seal(of.server, plain, elsewhere)),
+        replace(good, pads=seal(PART.key.public, plain, asked)),
+        # a pad less, and bits after the last value
+        *(replace(good, pads=seal(of.server, own, asked)) for own in (plain[:38], plain[:-1] + b"\xff")),
         replace(good, pads=good.pads[:-1]),
         replace(good, pads=good.pads[:-1] + bytes([good.pads[-1] ^ 1])),
         *(PadReply(request=asked, bad=names, pads=REFUSED) for names in ((1, 1), (2, 1), (MEMBERS,))),
@@ -330,12 +338,8 @@ def test_a_reply_that_names_everybody_fits(clients: int) -> None:
 
 
 def test_the_reply_that_named_members_may_come_twice(holder: Holder) -> None:
-    of = agreement()
-    came = inputs(of)
-    came[1] = signed(of, 1, replace(came[1], boxes=came[2].boxes))
-    machine = server(of)
-    asking = collected(machine, came)
-    naming = holder.asked(of, asking.out[0].message)
+    of, machine, asking, request = asks(1)
+    naming = holder.asked(of, request)
     again = machine.receive(asking.state, KEY_HOLDER, naming)
     assert machine.receive(again.state, KEY_HOLDER, naming) == Step(again.state)
     # who names members of the second request as well has opened their boxes before
@@ -345,13 +349,10 @@ def test_the_reply_that_named_members_may_come_twice(holder: Holder) -> None:
 
 
 def test_a_key_holder_that_is_silent_is_asked_three_times() -> None:
-    of = agreement()
-    machine = server(of)
-    step = collected(machine, inputs(of))
-    request = step.out
+    _, machine, step, request = asks()
     for _ in range(2):
         step = machine.deadline(step.state)
-        assert step.out == request
+        assert [one.message for one in step.out] == [request]
     step = machine.deadline(step.state)
     assert isinstance(step.result, Unopened)
     assert step.result.final, "it may have put the set on record"
@@ -361,12 +362,8 @@ def test_a_key_holder_that_is_silent_is_asked_three_times() -> None:
 @pytest.mark.parametrize("refuses", [True, False], ids=["refuses", "is silent"])
 def test_whoever_was_named_stays_named_where_no_sum_follows(refuses: bool, holder: Holder) -> None:
     """And no other set may be asked for: the key holder may have put this one on record."""
-    of = agreement()
-    came = inputs(of)
-    came[1] = signed(of, 1, replace(came[1], boxes=came[2].boxes))
-    machine = server(of)
-    asking = collected(machine, came)
-    step = machine.receive(asking.state, KEY_HOLDER, holder.asked(of, asking.out[0].message))
+    of, machine, asking, request = asks(1)
+    step = machine.receive(asking.state, KEY_HOLDER, holder.asked(of, request))
     if refuses:
         asked = request_digest(of, step.out[0].message)
         step = machine.receive(step.state, KEY_HOLDER, PadReply(request=asked, bad=(), pads=REFUSED))
@@ -378,13 +375,11 @@ def test_whoever_was_named_stays_named_where_no_sum_follows(refuses: bool, holde
 
 def test_a_reply_that_is_late_opens_nothing(holder: Holder) -> None:
     """And a request that is late is answered: the server may still be collecting at the deadline."""
-    of = agreement()
-    machine = server(of)
-    step = asking = collected(machine, inputs(of))
+    of, machine, step, request = asks()
     other = holder.machine(of)
     waited = other.deadline(other.begin().state)
     assert waited.result == "unused"
-    _, reply = holder.shown(other, waited.state, asking.out[0].message)
+    _, reply = holder.shown(other, waited.state, request)
     while step.result is None:
         step = machine.deadline(step.state)
     late = machine.receive(step.state, KEY_HOLDER, reply)
