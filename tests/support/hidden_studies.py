@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from support.tiny_study import text, with_privacy
+from pathlib import Path
+from typing import Any
+
+from securefl.accounting.ledger import Ledger
+from securefl.study.arm import arm_folder
+from securefl.study.config import Study
+from support.tiny_study import composed, text, with_privacy
 
 FEDAVG = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 1.0\n'
 FEDLOG = '[[arm]]\nname = "x"\nprotocol = "fedlog"\n'
@@ -25,6 +31,13 @@ def counts(clients: int) -> dict[str, str]:
 def hidden(how: str, arm: str = FEDAVG, *, clients: int, rounds: int) -> str:
     said = {"sum": f'"{how}"', **HIDDEN, **counts(clients)}
     return with_privacy(text(arm, clients=clients, rounds=rounds), said)
+
+
+def rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
+    """All that the ledger of a run of the first arm has."""
+    _, plan = composed(of)
+    with Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", plan.terms()) as ledger:
+        return ledger.rows()
 
 
 def shares_of_noise(clients: int) -> str:

@@ -13,6 +13,7 @@ from securefl.core.errors import RemoteProtocolError
 from securefl.core.machine import Step
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
+from securefl.core.signing import verify
 from securefl.secagg import Agreement, Server
 from securefl.secagg.messages import Dealt, Survivors
 from support.tiny_secagg import Host, aggregate, agreement, assert_exact, client, header
@@ -85,6 +86,20 @@ def refused(machine: Any, state: Any, message: Any, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why) as raised:
         machine.receive(state, SERVER, message)
     assert raised.value.sender == SERVER
+
+
+def watched(machine: Any, state: Any, **roster: Any) -> tuple[Any, Any, list[bytes]]:
+    """The same client and state, and the keys under which it verifies signatures from here on."""
+    checked: list[bytes] = []
+
+    def noted(key: Any, *more: Any) -> None:
+        checked.append(key.raw)
+        verify(key, *more)
+
+    closed = state.held.closed
+    agreed = replace(closed.agreement, roster=replace(closed.agreement.roster, verify=noted, **roster))
+    held = replace(state.held, closed=replace(closed, agreement=agreed))
+    return replace(machine, agreement=agreed), replace(state, held=held), checked
 
 
 def without(message: Any, at: int) -> Any:

@@ -6,7 +6,7 @@ of an attempt and not of a question: there it works, so these tests can fail.
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from support.every import every
@@ -14,16 +14,17 @@ from support.tiny_attempts import Attempt, Clients, call, fewest
 from support.tiny_secagg import told
 
 from securefl.secagg import Policy
-from securefl.storage.journal import Journal
 
 N = 7
 EVERYBODY = tuple(range(N))
-POLICY = Policy(mode="active", corrupt=0.0, dropout=0.3, min_cohort_size=4, min_honest=3)
 MODES = ("active", "semi-honest")
 
 
 def policy(mode: Any) -> Policy:
     return Policy(mode=mode, corrupt=0.0, dropout=0.3, min_cohort_size=4, min_honest=3)
+
+
+POLICY = policy("active")
 
 
 def difference(first: Attempt, second: Attempt, victim: int, others: tuple[int, ...]) -> int | None:
@@ -36,43 +37,30 @@ def difference(first: Attempt, second: Attempt, victim: int, others: tuple[int, 
 
 
 @every("mode", MODES)
-def test_late_answers_and_a_retry_with_one_client_gone(mode: str) -> None:
-    """(a) Nobody lies: answers to unmask are late, the sum is tried again, one client is gone meanwhile."""
-    others = tuple(k for k in EVERYBODY if k != 3)
+@every("attempt", [2, 7])
+def test_late_answers_and_a_retry_with_one_client_gone(mode: str, attempt: int) -> None:
+    """(a) Nobody lies: answers to unmask are late, the sum is tried again, one client is gone meanwhile.
 
-    def played(*, forgetful: bool) -> tuple[Clients, Attempt, Attempt]:
+    (b) Or the server has its victim gone. Clients do not ask whether there is an attempt to spare.
+    """
+    others = tuple(k for k in EVERYBODY if k != 3)
+    for forgetful in (False, True):
         clients = Clients(N, policy(mode))
         first = call(clients, EVERYBODY, attempt=1).whole()
         clients.forget(forgetful)
-        second = call(clients, others, attempt=2, ordered=N).whole()
-        return clients, first, second
-
-    clients, first, second = played(forgetful=False)
-    assert first.opened(EVERYBODY) is not None, "the late answers open the first sum"
-    assert not second.entries, "who has signed enters no other attempt"
-    assert fewest([first, second]) == N
-    clients, first, second = played(forgetful=True)
-    assert difference(first, second, 3, others) == clients.value(3, first.vector, 1)
-    assert fewest([first, second]) == 1
-
-
-@every("mode", MODES)
-def test_a_server_that_calls_another_attempt_without_its_victim(mode: str) -> None:
-    """(b) No attempt was to spare, and the clients do not ask the server whether there is one."""
-    clients = Clients(N, policy(mode))
-    first = call(clients, EVERYBODY, attempt=1).whole()
-    for stage, attempt in ((0, 2), (0, 7), (1, 1)):
-        again = call(clients, EVERYBODY[1:], attempt=attempt, stage=stage, ordered=N).whole()
-        assert not again.entries
-        assert fewest([first, again]) == N
-    clients.forget()
-    assert fewest([first, call(clients, EVERYBODY[1:], attempt=2, ordered=N).whole()]) == 1
+        second = call(clients, others, attempt=attempt, ordered=N).whole()
+        assert first.opened(EVERYBODY) is not None, "the late answers open the first sum"
+        if forgetful:
+            assert difference(first, second, 3, others) == clients.value(3, first.vector, 1)
+            assert fewest([first, second]) == 1
+        else:
+            assert not second.entries, "who has signed enters no other attempt"
+            assert fewest([first, second]) == N
 
 
 def test_a_colluding_dealer_forces_no_retry_after_the_signatures() -> None:
     """(c) Its shares open no secret of its own, so the attempt aborts at the very end, with its name."""
-    colluding = Policy(mode="active", corrupt=0.14, dropout=0.3, min_cohort_size=4, min_honest=3)
-    clients = Clients(N, colluding, corrupt=1)
+    clients = Clients(N, replace(POLICY, corrupt=0.14), corrupt=1)
     first = call(clients, EVERYBODY, attempt=1).whole()
     # An honest server goes on without client 6; this one has all answers of the first attempt.
     second = call(clients, EVERYBODY[1:6], attempt=2, ordered=N).whole()
@@ -121,7 +109,7 @@ def test_a_value_that_cannot_change_is_opened_once_in_a_session(mode: str) -> No
 
 
 def test_who_was_absent_from_a_value_that_cannot_change_is_asked_later() -> None:
-    clients = Clients(12, Policy(mode="active", corrupt=0.0, dropout=0.34, min_cohort_size=4, min_honest=3))
+    clients = Clients(12, replace(POLICY, dropout=0.34))
     there, absent = tuple(range(8)), tuple(range(8, 12))
     first = call(clients, range(12), attempt=1, number=1, once=True)
     first.begin(there).close().deal().survive(there).quorum()
@@ -141,44 +129,6 @@ def test_before_anybody_signed_a_retry_goes_on_without_the_culprit() -> None:
     assert second.opened(EVERYBODY[:-1]) is not None
     assert first.survive(EVERYBODY).quorum().opened(EVERYBODY) is None, "signed in the newest attempt alone"
     assert fewest([first, second]) == N - 1
-
-
-def test_attempts_go_up_cohorts_do_not_grow_and_quorums_do_not_shrink() -> None:
-    clients = Clients(N, POLICY)
-    call(clients, EVERYBODY[:-1], attempt=3).begin()
-    assert not call(clients, EVERYBODY[:-1], attempt=2).begin().entries, "a number that goes down"
-    assert set(call(clients, EVERYBODY, attempt=4).begin().entries) == {6}, "a cohort that grows"
-    assert not call(clients, EVERYBODY[:5], attempt=5).begin().entries, "a quorum of 3 after one of 4"
-    assert len(call(clients, EVERYBODY[:5], attempt=6, ordered=6).begin().entries) == 5
-    later = call(clients, EVERYBODY, attempt=1, number=2).begin()
-    assert len(later.entries) == N, "another round is another question"
-    assert not call(clients, EVERYBODY[:-1], attempt=7, number=1).begin().entries, "rounds go up"
-
-
-# Restarts ---------------------------------------------------------------------------------------
-
-
-def test_a_restarted_client_says_the_same_again_and_nothing_else(tmp_path: Path) -> None:
-    clients = Clients(N, POLICY, journal=tmp_path / "acts.sqlite")
-    first = call(clients, EVERYBODY, attempt=1).whole()
-    said = (first.entries[2], first.inputs[2][0].releases[0]._numbers.tobytes(), dict(first.view.seeds))
-    clients.journal.close()
-    clients.journal = Journal(tmp_path / "acts.sqlite")
-    first.begin([2]).close(only=[2]).deal([2]).survive(EVERYBODY, [2]).quorum([2])
-    assert (first.entries[2], first.inputs[2][0].releases[0]._numbers.tobytes(), first.view.seeds) == said
-    first.begin([2]).close(only=[2]).deal([2]).survive(EVERYBODY[:-1], [2]).quorum([2])
-    assert first.opened(EVERYBODY[:-1]) is None
-    assert fewest([first]) == N
-
-
-def test_a_restarted_client_deals_under_one_roster(tmp_path: Path) -> None:
-    """Shown another closed roster after its restart, it would deal its secrets among two sets of holders."""
-    clients = Clients(N, POLICY)
-    first = call(clients, EVERYBODY, attempt=1).begin().close()
-    dealt = dict(first.view.dealings)
-    first.begin([2]).close(members=EVERYBODY[:-1], only=[2])
-    assert first.view.dealings == dealt
-    assert type(first.backend[2].state).__name__ == "Finished"
 
 
 # What clients are told --------------------------------------------------------------------------

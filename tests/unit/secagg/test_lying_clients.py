@@ -10,19 +10,28 @@ import numpy as np
 import pytest
 from support.every import every
 from support.liars import put, signed_anew, swapped, wrong_pair
-from support.recorded import CLIENTS, Recording, honest
-from support.tiny_secagg import aggregate, agreement, assert_exact, client, entropy, header
+from support.recorded import CLIENTS, Recording, honest, refused, sparse
+from support.tiny_secagg import aggregate, agreement, assert_exact, client, entropy, identity
 
 from securefl.core.agreement import u32
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.keys import Commitment, PublicKey, SecretKey, Share, Signature
 from securefl.core.machine import Step
 from securefl.core.messages import client_name
-from securefl.core.release import Delivered
-from securefl.secagg import Aborted, Agreement, Client, Summed
-from securefl.secagg.agreement import advertised
-from securefl.secagg.dealing import deal, seed_mark, share_key
-from securefl.secagg.messages import Advertise, Complaint, Consistent, Dealt, MaskedInput, Shares, Unmask
+from securefl.core.release import SERVER
+from securefl.secagg import Aborted, Agreement, Client, Server
+from securefl.secagg.agreement import TAG_BYTES, advertised
+from securefl.secagg.dealing import Pair, Tree, _bound, _seal, deal, leaves, seed_mark, share_key, signed
+from securefl.secagg.messages import (
+    Advertise,
+    Complaint,
+    Consistent,
+    Dealt,
+    MaskedInput,
+    RosterClosed,
+    Shares,
+    Unmask,
+)
 
 
 def lying(agreed: Agreement, number: int, kind: type, lie: Callable[[Client, Any, Any], Any]) -> Any:
@@ -74,13 +83,6 @@ def test_shares_that_nobody_can_open_name_the_dealer_once_too_many_accuse_it(cor
     assert (outcome.server.phase, outcome.server.culprit) == ("share", client_name(3))
 
 
-def test_the_attempt_after_it_leaves_the_dealer_out() -> None:
-    agreed = agreement(CLIENTS, corrupt=0.1, dropout=0.3, at=header(1, 2))
-    outcome = aggregate(agreed, machines={client_name(3): None})
-    assert_exact(agreed, outcome.server)
-    assert client_name(3) not in outcome.server.survivors  # type: ignore[union-attr]
-
-
 def complaining(agreed: Agreement, number: int, dealer: int, key: bytes | None = None) -> Any:
     """A client that accuses an honest dealer, with the right key or another."""
 
@@ -111,13 +113,54 @@ def test_an_accusation_without_proof_costs_the_accuser_its_place_alone(corrupt: 
     assert set(outcome.server.survivors) == {client_name(k) for k in range(10) if k != 2}  # type: ignore[union-attr]
 
 
-@every("keys", [(), (Share(b""),), (Share(u32(77) + bytes(32)),), (Share(u32(2) + bytes(32)),)])
-def test_an_accusation_of_nobody_is_refused(keys: tuple[Share, ...]) -> None:
-    run = honest()
-    state, _, _ = run.server.at(MaskedInput, client_name(2))
-    state = replace(state, inputs={})
+def accuses(*dealers: int) -> Complaint:
+    """An accusation without a proof: the key that is shown opens nothing."""
+    return Complaint(keys=tuple(Share(u32(dealer) + bytes(31) + b"x") for dealer in dealers))
+
+
+def summing(server: Recording, holder: int) -> Any:
+    """The server's state where this holder's input would come, before any came."""
+    state, _, _ = server.at(MaskedInput, client_name(holder))
+    return replace(state, inputs={})
+
+
+@every("said", [Complaint(keys=()), Complaint(keys=(Share(b""),)), accuses(77), accuses(2)])
+def test_an_accusation_of_nobody_is_refused(said: Complaint) -> None:
+    server = honest().server
     with pytest.raises(RemoteProtocolError, match=client_name(2)):
-        run.server.inner.receive(state, client_name(2), Complaint(keys=keys))
+        server.inner.receive(summing(server, 2), client_name(2), said)
+
+
+def test_who_holds_no_shares_of_a_dealer_cannot_accuse_it() -> None:
+    """Else a quorum of strangers could take a dealer's place, and nobody's shares would be looked at."""
+    _, _, server = sparse()
+    state = summing(server, 0)
+    near = state.closed.graph[0]
+    far = next(k for k in state.dealers if k != 0 and k not in near)
+    for wrong in ((far,), (near[0], far)):
+        with pytest.raises(RemoteProtocolError, match="holds no shares"):
+            server.inner.receive(state, client_name(0), accuses(*wrong))
+    assert server.inner.receive(state, client_name(0), accuses(near[0])).state.gone == {0}
+
+
+@every(("corrupt", "needed"), [(0.0, 2), (0.1, 2), (0.2, 3)])
+def test_as_many_accusers_as_may_lie_prove_nothing_and_one_more_proves_it(
+    corrupt: float, needed: int
+) -> None:
+    """A single accuser proves nothing where nobody may lie, too. One accuses another dealer."""
+    server = Recording(Server(agreement=agreement(CLIENTS, corrupt=corrupt, dropout=0.2)))
+    aggregate(server.inner.agreement, machines={SERVER: server})
+    state = server.inner.receive(summing(server, 1), client_name(7), accuses(6)).state
+    for holder in (1, 2, 4)[: needed - 1]:
+        step = server.inner.receive(state, client_name(holder), accuses(3))
+        state = step.state
+        assert step.result is None
+        # With its complaint a holder left the attempt, and whom it names later is not looked at.
+        for later in (accuses(3), accuses(5), accuses(3, 5)):
+            assert server.inner.receive(state, client_name(holder), later).state is state
+    result = server.inner.receive(state, client_name(5), accuses(3)).result
+    assert isinstance(result, Aborted)
+    assert (result.phase, result.culprit) == ("share", client_name(3))
 
 
 def other_seed(inner: Client, state: Any, shares: Shares) -> Shares:
@@ -159,7 +202,6 @@ UNMASKS: dict[str, Callable[[Client, Any, Unmask], Unmask]] = {
     "another salt": lambda c, s, u: replace(
         u, shares=swapped(u.shares, 1, Share(bytes(32) + u.shares[1].raw[32:]))
     ),
-    "one fewer": lambda c, s, u: replace(u, shares=u.shares[1:]),
     "one more": lambda c, s, u: replace(u, shares=(*u.shares, u.shares[0])),
     "short": lambda c, s, u: put(1, shares=Share(b""))(u),
     "exchanged": lambda c, s, u: replace(u, shares=(u.shares[1], u.shares[0], *u.shares[2:])),
@@ -187,12 +229,16 @@ def weak(inner: Client, state: Any, said: Advertise) -> Advertise:
 LIES: dict[str, tuple[type, Callable[[Client, Any, Any], Any]]] = {
     "a weak key": (Advertise, weak),
     "a short key": (Advertise, lambda c, s, m: replace(m, key=PublicKey(b"x"))),
+    # The signature is over both without their lengths.
+    "a byte of the key in the nonce": (
+        Advertise,
+        lambda c, s, m: replace(
+            m, key=PublicKey(m.key.raw[:-1]), nonce=Commitment(m.key.raw[-1:] + m.nonce.raw)
+        ),
+    ),
     "an unsigned key": (Advertise, lambda c, s, m: replace(m, signature=Signature(bytes(64)))),
     "too few shares": (Shares, lambda c, s, m: replace(m, sealed=m.sealed[1:])),
     "too few hashes": (Shares, lambda c, s, m: replace(m, marks=m.marks[1:])),
-    "short boxes": (Shares, lambda c, s, m: replace(m, sealed=tuple(Share(b"") for _ in m.sealed))),
-    "a short hash": (Shares, lambda c, s, m: put(0, marks=Commitment(b""))(m)),
-    "no seed": (Shares, lambda c, s, m: replace(m, seed=Commitment(b""))),
     "an unsigned dealing": (Shares, lambda c, s, m: replace(m, seed=Commitment(bytes(32)))),
     "an unsigned input": (MaskedInput, lambda c, s, m: replace(m, signature=Signature(bytes(64)))),
     "an input without vectors": (MaskedInput, lambda c, s, m: replace(m, releases=())),
@@ -211,61 +257,34 @@ def test_a_lie_costs_its_teller_alone(lie: str) -> None:
     assert in_sum == (kind is Consistent)
 
 
-def test_a_masked_input_has_the_declared_form() -> None:
-    run = honest()
-    state, good, _ = run.server.at(MaskedInput, client_name(2))
+@every(
+    "bad",
+    [
+        lambda numbers: {"numbers": numbers[:-1]},
+        lambda numbers: {"numbers": numbers.view(np.int32)},
+        lambda numbers: {"numbers": numbers.reshape(2, -1)},
+        lambda numbers: {"form": "open"},
+        lambda numbers: {"sealed": b"x"},
+        lambda numbers: {"name": "other"},
+    ],
+)
+def test_a_masked_input_has_the_declared_form(bad: Any) -> None:
+    server = honest().server
+    state, good, _ = server.at(MaskedInput, client_name(2))
     update, count = good.releases
-    assert isinstance(update, Delivered)
-    for bad in (
-        replace(update, numbers=update.numbers[:-1]),
-        replace(update, numbers=update.numbers.view(np.int32)),
-        replace(update, numbers=update.numbers.reshape(2, -1)),
-        replace(update, form="open"),
-        replace(update, sealed=b"x"),
-        replace(update, name="other"),
-    ):
-        with pytest.raises(RemoteProtocolError, match=client_name(2)):
-            run.server.inner.receive(state, client_name(2), replace(good, releases=(bad, count)))
-    assert run.server.inner.receive(state, client_name(2), good).state.inputs
+    lie = replace(good, releases=(replace(update, **bad(update.numbers)), count))
+    with pytest.raises(RemoteProtocolError, match=client_name(2)):
+        server.inner.receive(state, client_name(2), lie)
 
 
-def test_the_server_takes_each_message_once_and_ignores_what_is_late() -> None:
-    run = honest()
-    server = run.server.inner
-    for kind in (Advertise, Shares, MaskedInput, Consistent, Unmask):
-        _, message, step = run.server.at(kind, client_name(2))
-        assert server.receive(step.state, client_name(2), message).state is step.state
-    last = run.server.seen[-1][3].state
-    for _, sender, message, _ in run.server.seen:
-        assert server.receive(last, sender, message).state is last
-
-
-def test_a_holder_that_complained_sends_no_input_and_the_other_way_round() -> None:
-    """Whoever did both would be counted twice, and the phase would close before all are in."""
-    run = honest()
-    server = run.server.inner
-    state, good, step = run.server.at(MaskedInput, client_name(2))
-    gone = replace(state, gone=frozenset({2}))
-    assert server.receive(gone, client_name(2), good).state is gone
-    complaint = Complaint(keys=(Share(u32(3) + bytes(32)),))
-    assert server.receive(step.state, client_name(2), complaint).state is step.state
-    assert server.receive(state, client_name(2), complaint).state.gone == {2}
-
-
-def test_the_server_refuses_what_is_not_due() -> None:
-    run = honest()
-    server = run.server.inner
-    first = server.begin().state
-    for kind in (Shares, MaskedInput, Consistent, Unmask):
-        with pytest.raises(RemoteProtocolError, match="not due yet"):
-            server.receive(first, client_name(2), run.server.at(kind, client_name(2))[1])
-
-
-def test_whoever_dropped_does_not_come_back() -> None:
-    run = honest()
-    state, message, _ = run.server.at(Consistent, client_name(2))
-    with pytest.raises(RemoteProtocolError, match="dropped out before"):
-        run.server.inner.receive(state, client_name(4), message)
+@every("kind", [Consistent, MaskedInput, Unmask])
+def test_whoever_dropped_does_not_come_back(kind: type) -> None:
+    """Client 4 was silent from the beginning. Nothing was sealed for it, so it accuses nobody either."""
+    server = honest().server
+    state, message, _ = server.at(kind, client_name(2))
+    for said in (message, accuses(3)) if kind is MaskedInput else (message,):
+        with pytest.raises(RemoteProtocolError, match="dropped out before"):
+            server.inner.receive(state, client_name(4), said)
 
 
 def test_a_release_of_another_form_or_name_does_not_leave_the_client() -> None:
@@ -276,14 +295,80 @@ def test_a_release_of_another_form_or_name_does_not_leave_the_client() -> None:
         machine.inner.provide(masking.state, ())
 
 
-def test_summing_survives_all_these_liars_at_once() -> None:
-    agreed = agreement(13, corrupt=0.2, dropout=0.3)
-    liars = {
-        client_name(1): lying(agreed, 1, Advertise, weak),
-        client_name(2): lying(agreed, 2, Unmask, UNMASKS["another share"]),
-        client_name(5): lying(agreed, 5, MaskedInput, LIES["an unsigned input"][1]),
-    }
-    outcome = aggregate(agreed, machines=liars)
-    assert isinstance(outcome.server, Summed)
+def test_a_client_that_sends_false_tags_stops_nobody() -> None:
+    """The server cannot check them. Its neighbours verify its signature, which is good."""
+    agreed, outcome = with_liars(
+        Consistent, lambda c, s, m: replace(m, tags=(Signature(bytes(TAG_BYTES)),) * len(m.tags)), 3
+    )
     assert_exact(agreed, outcome.server)
-    assert set(outcome.traffic.rejected_from) == set(liars)
+    assert {outcome.results[client_name(k)] for k in range(CLIENTS)} == {"answered"}
+
+
+NO_ELEMENT, ZERO = bytes(32) + b"\xff" * 33, bytes(65)
+"""A salt, and a share that is no field element, or one that is."""
+
+
+@every("pair", [Pair(NO_ELEMENT, ZERO), Pair(ZERO, NO_ELEMENT)])
+def test_a_share_that_is_no_number_of_the_field_proves_its_dealer_bad(pair: Pair) -> None:
+    """Its hash is right, so it would be found out at the end alone, when somebody has signed."""
+
+    def lie(inner: Client, state: Any, shares: Shares) -> Shares:
+        closed = state.closed
+        box = _seal(pair, share_key(closed, inner.channels, 3, 0), _bound(closed, 3, 0), entropy("lie"))
+        return signed_anew(inner, state, put(0, marks=pair.marks(closed, 3, 0), sealed=box)(shares))
+
+    _, outcome = with_liars(Shares, lie, 3)
+    assert isinstance(outcome.server, Aborted)
+    assert (outcome.server.phase, outcome.server.culprit) == ("share", client_name(3))
+    assert outcome.results[client_name(0)] == "complained"
+
+
+def resized(part: str, by: int) -> Callable[[Any], Any]:
+    """The first entry of a part in another length."""
+
+    def lie(said: Any) -> Any:
+        old = getattr(said, part)
+        return put(0, **{part: type(old[0])((old[0].raw + b"x")[: len(old[0].raw) + by])})(said)
+
+    return lie
+
+
+@every("part", ["marks", "sealed"])
+@every("by", [1, -1])
+def test_what_a_dealer_signed_in_another_length_shows_no_key(part: str, by: int) -> None:
+    """Dealer and server collude here: such bytes prove nothing, and the server has them refused itself."""
+    machine, dealer = honest().clients[0], honest().clients[3]
+    state, dealt, _ = machine.at(Dealt)
+    shares = resized(part, by)(next(message for message in dealer.said if isinstance(message, Shares)))
+    tree = Tree.of(leaves(state.closed.graph.holders(3), 3, shares.marks, shares.sealed))
+    signature = identity(3).signing.sign(signed(state.closed, 3, shares.seed, tree.root))
+    evidence = signature.raw + shares.seed.raw + tree.path(0)
+    lie = put(2, marks=shares.marks[0], sealed=shares.sealed[0], evidence=evidence)(dealt)
+    refused(machine.inner, state, lie, "member 3, which did not sign these shares")
+
+
+@every(
+    "longer",
+    [
+        resized("marks", 1),
+        resized("sealed", 1),
+        lambda shares: replace(shares, seed=Commitment(shares.seed.raw + b"x")),
+    ],
+)
+def test_a_dealing_of_another_length_is_refused_though_it_is_signed(longer: Callable[[Any], Any]) -> None:
+    """A holder could prove nothing with it, since evidence of another length is no evidence."""
+    run = honest()
+    state, shares, _ = run.server.at(Shares, client_name(3))
+    dealer = replace(run.clients[3].at(RosterClosed)[2].state, closed=state.closed)
+    with pytest.raises(RemoteProtocolError, match="of one length"):
+        run.server.inner.receive(
+            state, client_name(3), signed_anew(run.clients[3].inner, dealer, longer(shares))
+        )
+
+
+@every("change", [lambda shares: shares[:-1], lambda shares: (*shares, shares[-1])])
+def test_a_share_too_few_or_too_many_is_its_holders_fault(change: Callable[[Any], Any]) -> None:
+    server = honest().server
+    state, said, _ = server.at(Unmask, client_name(2))
+    with pytest.raises(RemoteProtocolError, match="shares, got"):
+        server.inner.receive(state, client_name(2), replace(said, shares=change(said.shares)))

@@ -5,33 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from support.every import every
+from support.recorded import honest
 from support.tiny_secagg import (
     VECTORS,
+    Lenient,
     aggregate,
     agreement,
     assert_exact,
     client,
-    expected,
     header,
     identity,
-    integers,
     pinned,
 )
 
 from securefl.core.acts import Begin
-from securefl.core.agreement import Question
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from securefl.core.hiding import ComputeAndConceal
-from securefl.core.keys import SecretKey
+from securefl.core.keys import SecretKey, Signature
 from securefl.core.machine import Need
 from securefl.core.messages import client_name
 from securefl.core.release import SERVER
-from securefl.core.wire import peek
-from securefl.secagg import Aborted, Channels, Client, Identity, Policy, Roster, Server, Vector
-from securefl.secagg import client_rounds as states
+from securefl.secagg import Aborted, Channels, Client, Identity, Roster, Server
+from securefl.secagg.messages import Dealt
+from securefl.secagg.server_rounds import Summing
 
 KINDS = {
     "advertise": b"secagg-advertise",
@@ -87,96 +84,11 @@ def test_below_the_threshold_the_round_aborts_with_its_phase(phase: str) -> None
     assert "Expected" in outcome.server.reason
 
 
-def test_some_drop_in_every_phase_at_once() -> None:
-    agreed = agreement(13, corrupt=0.0, dropout=0.4)
-    drops = {phase: silenced(phase, number) for number, phase in enumerate(KINDS)}
-
-    def tamper(sender: str, to: str, data: bytes) -> bytes:
-        for spoil in drops.values():
-            data = spoil(sender, to, data)
-        return data
-
-    outcome = aggregate(agreed, tamper=tamper)
-    assert_exact(agreed, outcome.server)
-    assert set(outcome.server.survivors) == {client_name(k) for k in range(3, 13)}  # type: ignore[union-attr]
-
-
-@every("bits", [8, 13, 31, 32, 33, 64])
-def test_any_width_sums_exactly(bits: int) -> None:
-    bound = min((1 << (bits - 1)) // 5 - 1, 2**60)
-    agreed = agreement(5, vectors=(Vector(name="v", length=37, bits=bits, bound=bound),))
-    outcome = aggregate(agreed, abstaining=frozenset({client_name(1)}))
-    assert_exact(agreed, outcome.server)
-
-
-def test_the_upload_takes_the_declared_bits() -> None:
-    vector = Vector(name="v", length=10_000, bits=32, bound=100)
-    agreed = agreement(5, vectors=(vector,))
-    sizes = []
-
-    def tamper(sender: str, to: str, data: bytes) -> bytes:
-        if kind(data) == KINDS["mask"]:
-            sizes.append(len(data))
-        return data
-
-    aggregate(agreed, tamper=tamper)
-    assert len(sizes) == 5
-    assert max(sizes) < 4 * 10_000 + 300
-
-
-def test_masked_vectors_hide_the_input_and_change_with_the_attempt() -> None:
-    """The same input, twice: the two masked vectors share no coordinate (11 of 32 bits: chance 3e-9)."""
-    seen: dict[int, list[bytes]] = {1: [], 2: []}
-
-    for attempt in seen:
-        agreed = agreement(5, at=header(1, attempt))
-
-        def tamper(sender: str, to: str, data: bytes, attempt: int = attempt) -> bytes:
-            if kind(data) == KINDS["mask"] and sender == client_name(1):
-                seen[attempt].append(data)
-            return data
-
-        assert_exact(agreed, aggregate(agreed, tamper=tamper).server)
-    clear = integers(1, VECTORS[0]).astype("<u4").tobytes()
-    (one,), (two,) = seen.values()
-    assert clear not in one
-    assert clear not in two
-    start = one.index(b"update") + len(b"update") + 1 + 2 + 4
-    words = [np.frombuffer(data[start : start + 44], "<u4") for data in (one, two)]
-    assert (words[0] != words[1]).all()
-
-
 def test_the_server_holds_one_sum_and_no_vectors() -> None:
     """Its state after any number of inputs has the arrays of one."""
-    from securefl.secagg.server_rounds import Summing
-
-    agreed = agreement(10, corrupt=0.0, dropout=0.0)
-    held: list[int] = []
-
-    class Watching:
-        def __init__(self) -> None:
-            self.inner = Server(agreement=agreed)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
-
-        def receive(self, state: Any, sender: str, message: Any) -> Any:
-            step = self.inner.receive(state, sender, message)
-            if isinstance(step.state, Summing):
-                held.append(sum(total.nbytes for total in step.state.sums))
-                assert {type(one).__name__ for one in step.state.inputs.values()} <= {"Signature"}
-            return step
-
-    assert_exact(agreed, aggregate(agreed, machines={SERVER: Watching()}).server)
-    assert set(held) == {4 * 12}
-
-
-def test_the_sum_differs_when_anybody_differs() -> None:
-    """The oracle of these tests can fail: without one survivor the totals are others."""
-    agreed = agreement(5)
-    summed = aggregate(agreed).server
-    fewer = expected(agreed, summed.survivors[1:])  # type: ignore[union-attr]
-    assert (fewer["update"] != expected(agreed, summed.survivors)["update"]).any()  # type: ignore[union-attr]
+    states = [step.state for *_, step in honest().server.seen if isinstance(step.state, Summing)]
+    assert {sum(total.nbytes for total in state.sums) for state in states} == {4 * 12}
+    assert {type(one) for state in states for one in state.inputs.values()} == {Signature}
 
 
 # The client's states --------------------------------------------------------------------------------
@@ -197,6 +109,8 @@ def test_a_client_begins_on_record() -> None:
     assert (order.client, order.header, order.context) == (client_name(1), agreed.header, agreed.context)
     assert order.members == tuple(map(client_name, range(5)))
     assert (order.signers, order.once) == (agreed.parameters.quorum, frozenset())
+    # In semi-honest mode nobody signs, and the fewest that open are counted from the shares.
+    assert honest("semi-honest").clients[0].inner.begin().need.order.signers == 5
     assert [question.name for question in order.questions] == ["update", "count"]
     refused = machine.provide(step.state, None)
     assert (refused.result, refused.out) == ("refused", ())
@@ -217,64 +131,14 @@ def test_what_a_client_draws_follows_from_its_secret_and_the_agreement() -> None
     assert again == said[bytes(32), bytes(32)]
 
 
-def test_a_question_is_one_value_in_whatever_stage_and_attempt() -> None:
-    at = header(3, 1)
-    vector = VECTORS[0]
-    asked = Question(at.session, 3, "update")
-    assert vector.question(at) == vector.question(replace(at, stage=7, attempt=4)) == asked
-    assert vector.question(header(4, 1)) != asked
-    assert replace(vector, ask=2).question(at) == replace(vector, ask=2).question(header(4, 1))
-    assert replace(vector, ask=2).question(at) == Question(at.session, 0, "update", 2)
-    assert replace(vector, again=1).question(at) != asked
-
-
 def test_the_order_names_place_and_vectors_and_hides_the_mask() -> None:
-    outcome_orders: list[ComputeAndConceal] = []
-    agreed = agreement()
-
-    class Listening:
-        def __init__(self, number: int) -> None:
-            self.inner = client(number, agreed)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
-
-        def provide(self, state: Any, answer: Any) -> Any:
-            step = self.inner.provide(state, answer)
-            if step.need is not None and isinstance(step.need.order, ComputeAndConceal):
-                outcome_orders.append(step.need.order)
-            return step
-
-    aggregate(agreed, machines={client_name(0): Listening(0)})
-    (order,) = outcome_orders
-    assert (order.client, order.header) == (client_name(0), agreed.header)
+    machine = honest().clients[0]
+    need = machine.inner.provide(machine.at(Dealt)[2].state, True).need
+    assert need is not None
+    order = need.order
+    assert (order.client, order.header) == (client_name(0), honest().agreed.header)
     assert tuple(order.conceal) == tuple(vector.name for vector in VECTORS)
     assert "mask" not in repr(order).lower()
-
-
-def test_states_never_show_secrets() -> None:
-    machine = client(1, agreement())
-    state = machine.provide(machine.begin().state, SECRET).state
-    assert isinstance(state, states.Advertised)
-    assert state.key.secret.reveal().hex() not in repr(state)
-    assert repr(state.key.secret.reveal()) not in repr(state)
-    assert repr(SECRET.reveal()) not in repr(state)
-
-
-def test_an_abstaining_client_says_nothing() -> None:
-    outcome = aggregate(agreement(5), abstaining=frozenset({client_name(3)}))
-    assert outcome.results[client_name(3)] == "abstained"
-    assert client_name(3) not in outcome.server.survivors  # type: ignore[union-attr]
-
-
-def test_a_client_without_a_server_gives_up() -> None:
-    machine = replace(client(1, agreement()), patience=3)
-    state = machine.provide(machine.begin().state, SECRET).state
-    for _ in range(3):
-        step = machine.deadline(state)
-        assert step.result is None
-        state = step.state
-    assert machine.deadline(state).result == "missed"
 
 
 def test_only_the_server_speaks_to_clients_and_only_the_cohort_to_the_server() -> None:
@@ -288,16 +152,9 @@ def test_only_the_server_speaks_to_clients_and_only_the_cohort_to_the_server() -
 
 
 def test_what_nobody_asked_for_is_refused_locally() -> None:
-    agreed = agreement()
-    machine, server = client(1, agreed), Server(agreement=agreed)
-    advertised = machine.provide(machine.begin().state, SECRET).state
-    with pytest.raises(LocalProtocolError, match="only to a need"):
-        machine.provide(advertised, True)
+    server = Server(agreement=agreement())
     with pytest.raises(LocalProtocolError, match="only to a need"):
         server.provide(server.begin().state, Aborted(phase="x", reason="y"))
-
-
-POLICY = Policy(mode="active", corrupt=0.2, dropout=0.2)
 
 
 # What is agreed on ----------------------------------------------------------------------------------
@@ -328,60 +185,30 @@ def test_channel_secrets_agree_and_are_made_once() -> None:
     assert Channels(identity(0), pinned(3), bytes(32)).secret(1) != one.secret(1)
 
 
-def test_channels_belong_to_the_agreement() -> None:
-    agreed = agreement()
-    other = Channels(identity(1), agreed.roster, bytes(32))
-    with pytest.raises(ConfigError, match="this session"):
-        Client(agreement=agreed, channels=other, policy=POLICY)
-
-
-@every("change", ["round", "attempt", "stage", "session"])
-def test_every_part_of_the_place_changes_the_context(change: str) -> None:
-    agreed = agreement()
-    value: Any = bytes(32) if change == "session" else 9
-    moved = replace(agreed, header=replace(agreed.header, **{change: value}))
-    assert moved.context != agreed.context
+@every(("cohort", "session"), [(5, bytes(32)), (4, header().session), (6, header().session)])
+def test_channels_belong_to_the_agreement(cohort: int, session: bytes) -> None:
+    other = Channels(identity(1), pinned(cohort), session)
+    with pytest.raises(ConfigError, match="this session and this roster"):
+        Client(agreement=agreement(), channels=other, policy=Lenient())
 
 
 def test_everything_that_is_acted_on_changes_the_context() -> None:
-    vector = VECTORS[0]
-    changed = [replace(vector, **change) for change in ({"ask": 1}, {"again": 1}, {"once": True})]  # type: ignore[arg-type]
-    contexts = {
-        agreement(5).context,
-        agreement(6).context,
-        agreement(5, dropout=0.0).context,
-        agreement(5, corrupt=0.0).context,
-        agreement(5, ordered=6).context,
-        agreement(5, mode="semi-honest").context,
-        agreement(5, vectors=VECTORS[:1]).context,
-        agreement(5, vectors=VECTORS[::-1]).context,
-        agreement(5, task=bytes(31) + b"x").context,
-        replace(agreement(5), plan=bytes(31) + b"x").context,
-        *(agreement(5, vectors=(one, VECTORS[1])).context for one in changed),
-    }
-    assert len(contexts) == 13
-
-
-@every("bit", range(0, 256, 17))
-@every("part", ["plan", "task"])
-def test_a_digest_that_differs_in_one_bit_costs_its_client_the_attempt(part: str, bit: int) -> None:
-    """A client that was shown another task, or has another plan, signs what fits nobody else's agreement."""
-    agreed = agreement(5)
-    digest = bytearray(getattr(agreed, part))
-    digest[bit // 8] ^= 1 << bit % 8
-    other = client(3, replace(agreed, **{part: bytes(digest)}))  # type: ignore[arg-type]
-    outcome = aggregate(agreed, machines={client_name(3): other})
-    assert_exact(agreed, outcome.server)
-    assert client_name(3) not in outcome.server.survivors  # type: ignore[union-attr]
-    assert set(outcome.traffic.rejected_from) == {client_name(3)}
-
-
-def test_a_cohort_that_was_told_two_tasks_has_no_sum() -> None:
-    """Two of five were shown a model whose units are dead: neither side is enough."""
-    agreed, dead = agreement(5), agreement(5, task=bytes(32))
-    outcome = aggregate(agreed, machines={client_name(k): client(k, dead) for k in (1, 2)})
-    assert isinstance(outcome.server, Aborted)
-    assert outcome.server.phase == "advertise"
+    vector, place = VECTORS[0], header()
+    places = [replace(place, **change) for change in ({"round": 9}, {"attempt": 9}, {"stage": 9})]
+    changed = [
+        *(replace(agreement(), header=one) for one in (*places, replace(place, session=bytes(32)))),
+        *(agreement(**change) for change in ({"dropout": 0.0}, {"corrupt": 0.0}, {"mode": "semi-honest"})),
+        *(agreement(vectors=vectors) for vectors in (VECTORS[:1], VECTORS[::-1])),
+        *(
+            agreement(vectors=(replace(vector, **change), VECTORS[1]))
+            for change in ({"ask": 1}, {"again": 1}, {"once": True})
+        ),
+        agreement(6),
+        agreement(ordered=6),
+        agreement(task=bytes(31) + b"x"),
+        replace(agreement(), plan=bytes(31) + b"x"),
+    ]
+    assert len({agreement().context, *(one.context for one in changed)}) == 1 + 16
 
 
 def test_an_agreement_must_fit_its_cohort() -> None:
@@ -395,19 +222,6 @@ def test_an_agreement_must_fit_its_cohort() -> None:
     ):
         with pytest.raises(ConfigError):
             replace(agreed, **change)  # type: ignore[arg-type]
-
-
-def test_messages_carry_the_header_of_their_place() -> None:
-    agreed = agreement(3, corrupt=0.0, dropout=0.0)
-    seen = set()
-
-    def tamper(sender: str, to: str, data: bytes) -> bytes:
-        seen.add((kind(data), peek(data, sender)))
-        return data
-
-    aggregate(agreed, tamper=tamper)
-    assert {place for _, place in seen} == {agreed.header}
-    assert len(seen) == 10
 
 
 def test_a_constant_value_is_one_question_for_who_opens_totals() -> None:

@@ -10,14 +10,13 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
-from scipy.stats import chi2, kstest
 from support.every import every
 from support.tiny_secagg import agreement, entropy, integers
 
 from securefl.core.errors import ConfigError, LocalProtocolError
 from securefl.core.keys import SecretKey
 from securefl.secagg import Vector, masks
-from securefl.secagg.packing import Masker, centred, reduce, unpack, words
+from securefl.secagg.packing import Masker
 
 SEED = SecretKey(bytes(range(32)))
 
@@ -65,23 +64,6 @@ def test_only_flat_vectors_of_words_are_masked() -> None:
 VECTOR = Vector(name="v", length=20_000, bits=20, bound=100)
 
 
-def test_a_masked_vector_is_uniform() -> None:
-    """A constant input, 20 bits: 64 classes by chi-square and KS, false alarm 1e-6 each.
-
-    The randomness is fixed, so it never flickers; a mask of 19 bits or one left out goes red.
-    """
-    masker = Masker((VECTOR,), [((SEED,), (SecretKey(bytes(32)),))])
-    packed = masker(0, np.full(VECTOR.length, 7))
-    words = unpack(packed, VECTOR.length, 20)
-    counts = np.bincount(words >> 14, minlength=64)
-    assert counts.size == 64
-    statistic = ((counts - VECTOR.length / 64) ** 2).sum() / (VECTOR.length / 64)
-    assert chi2(63).sf(statistic) > 1e-6
-    assert kstest(words / 2**20, "uniform").pvalue > 1e-6
-    bits = (words[:, None] >> np.arange(20)) & 1
-    assert (np.abs(bits.mean(axis=0) - 0.5) < 0.0206).all()  # 5.82 deviations, 20 bits: false alarm 1.2e-7
-
-
 def test_a_mask_serves_once() -> None:
     masker = Masker((VECTOR,), [((SEED,), ())])
     masker(0, integers(1, VECTOR))
@@ -97,20 +79,10 @@ def test_values_outside_the_declared_vector_are_refused(bad: Any) -> None:
     masker(0, integers(1, VECTOR))  # the refusal has not used the mask up
 
 
-def test_room_for_the_sum_is_asserted_at_set_up() -> None:
-    fits = Vector(name="v", length=1, bits=8, bound=25)
-    assert agreement(5, vectors=(fits,)).vectors == (fits,)
-    with pytest.raises(ConfigError, match="up to 130 of 5 clients"):
-        agreement(5, vectors=(Vector(name="v", length=1, bits=8, bound=26),))
-
-
-def test_a_sum_that_reaches_the_edge_does_not_fit() -> None:
+@every(("bound", "clients"), [(25, 5), (31, 4)])
+def test_a_sum_that_reaches_the_edge_does_not_fit(bound: int, clients: int) -> None:
     """Four times 32 is 2^7: in 8 bits it would come back as its own negative."""
-    edge = Vector(name="v", length=1, bits=8, bound=32)
-    total = words(np.full(1, 4 * edge.bound), edge.bits)
-    reduce(total, edge.bits)
-    assert centred(total, edge.bits) == [-128]
-    with pytest.raises(ConfigError, match="up to 128 of 4 clients"):
-        agreement(4, corrupt=0.0, vectors=(edge,))
-    below = replace(edge, bound=31)
-    assert agreement(4, corrupt=0.0, vectors=(below,)).vectors == (below,)
+    fits = Vector(name="v", length=1, bits=8, bound=bound)
+    assert agreement(clients, corrupt=0.0, vectors=(fits,)).vectors == (fits,)
+    with pytest.raises(ConfigError, match=f"up to {clients * (bound + 1)} of {clients} clients"):
+        agreement(clients, corrupt=0.0, vectors=(replace(fits, bound=bound + 1),))

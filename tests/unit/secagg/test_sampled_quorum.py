@@ -10,13 +10,12 @@ from itertools import combinations
 from math import comb
 from typing import Any
 
-import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 from support.every import every
-from support.liars import put, swapped
-from support.recorded import Recording, honest, refused, sparse
-from support.tiny_secagg import TERMS, Host, aggregate, agreement, assert_exact, client
+from support.liars import swapped
+from support.recorded import honest, refused, sparse, watched
+from support.tiny_secagg import TERMS, Host
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.entropy import Random, drawn
@@ -27,9 +26,9 @@ from securefl.core.release import SERVER
 from securefl.core.wire import encode
 from securefl.engine.drive import Driver, Packet
 from securefl.engine.inprocess import SimulationCache
-from securefl.secagg import Agreement, Server
+from securefl.secagg import Server
 from securefl.secagg.agreement import TAG_BYTES
-from securefl.secagg.messages import Confirmed, Consistent, Quorum, RosterClosed, Unmask
+from securefl.secagg.messages import Confirmed, Consistent, MaskedInput, Quorum, RosterClosed, Unmask
 from securefl.secagg.quorum import PASSES_UNSEEN_BITS, sample_size, sampled
 
 FORGED = Signature(bytes(64))
@@ -55,11 +54,7 @@ def test_the_sample_is_the_smallest_that_keeps_the_bound(bits: int) -> None:
             assert chance[size] <= bound
             assert size == 0 or chance[size - 1] > bound
             assert size <= needed
-
-
-@every("needed", [0, -1, -50])
-def test_no_stranger_is_verified_where_neighbours_make_up_the_quorum(needed: int) -> None:
-    assert sample_size(40, needed) == 0
+    assert {sample_size(40, needed, bits) for needed in (0, -1, -50)} == {0}, "neighbours make up the quorum"
 
 
 def test_the_specification_states_the_sizes() -> None:
@@ -83,23 +78,14 @@ def test_every_set_is_equally_likely() -> None:
 # A list with forged signatures in it -------------------------------------------------------------------
 
 
-@every(("listed", "needed", "bits"), [(12, 7, 3), (20, 15, 2), (40, 22, 5)])
-def test_a_list_with_one_true_signature_too_few_passes_as_rarely_as_stated(
-    listed: int, needed: int, bits: int
-) -> None:
-    """4,000 samples against the same forgeries. A right sampler fails in one of a million runs."""
-    size, random, turns = sample_size(listed, needed, bits), stream(f"passes {listed}"), 4_000
-    true = set(np.random.default_rng(listed).choice(listed, needed - 1, replace=False).tolist())
-    passed = sum(true.issuperset(sampled(range(listed), size, random)) for _ in range(turns))
-    chance = comb(needed - 1, size) / comb(listed, size)
-    assert chance <= 2.0**-bits
-    low, high = binom(turns, chance).interval(1 - FALSE_ALARM)
-    assert low <= passed <= high
-
-
 def strangers(state: Any, quorum: Quorum) -> list[int]:
     near = {0, *state.held.closed.graph[0]}
     return [member for member in quorum.signers if member not in near]
+
+
+QUORUM, NEAR = 32, 20
+"""Of the sparse run: so many signatures are needed, and so many neighbours of client 0 survive."""
+NEEDED = QUORUM - NEAR - 1
 
 
 def forged(quorum: Quorum, members: list[int]) -> Quorum:
@@ -124,64 +110,45 @@ def test_a_client_catches_a_forged_signature_as_often_as_its_sample_has_it() -> 
     agreed, one, _ = sparse()
     state, quorum, _ = one.at(Quorum)
     rest = strangers(state, quorum)
-    size = sample_size(len(rest), agreed.parameters.quorum - (len(quorum.signers) - len(rest)))
-    assert (len(rest), size) == (39, 11)
+    assert (len(rest), sample_size(len(rest), NEEDED)) == (39, NEEDED)
+    assert agreed.parameters.quorum == QUORUM
     lie, random, turns = forged(quorum, rest[3:4]), stream("caught"), 200
     caught = sum(not passes(one.inner, state, lie, random) for _ in range(turns))
-    low, high = binom(turns, size / len(rest)).interval(1 - FALSE_ALARM)
+    low, high = binom(turns, NEEDED / len(rest)).interval(1 - FALSE_ALARM)
     assert low <= caught <= high
-
-
-def simulated(one: Recording, state: Any) -> tuple[Any, Any, list[int]]:
-    """The same client and state in a process of all parties, and the members whose signatures it verified."""
-    checked: list[int] = []
-    agreed = state.held.closed.agreement
-    roster = replace(agreed.roster, known=SimulationCache())
-
-    class Counted(Agreement):
-        def check(self, member: int, signature: Signature, message: bytes) -> None:
-            checked.append(member)
-            super().check(member, signature, message)
-
-    shown = {name: getattr(agreed, name) for name in agreed.__dataclass_fields__}
-    agreed = Counted(**(shown | {"roster": roster}))
-    held = replace(state.held, closed=replace(state.held.closed, agreement=agreed))
-    return replace(one.inner, agreement=agreed), replace(state, held=held), checked
 
 
 def test_clients_of_one_process_verify_a_list_once_and_whole() -> None:
     """More than a sample, so nobody draws one."""
     _, one, _ = sparse()
     state, quorum, _ = one.at(Quorum)
-    machine, state, checked = simulated(one, state)
+    machine, state, checked = watched(one.inner, state, known=SimulationCache())
     asked: list[int] = []
     for _ in range(3):
         assert passes(machine, state, quorum, asked.append)
-    assert (sorted(checked), asked) == (sorted(quorum.signers), [])
+    assert (len(checked), len(set(checked)), asked) == (len(quorum.signers), len(quorum.signers), [])
 
 
 def test_clients_of_one_process_sample_a_list_with_a_forged_signature() -> None:
     """As clients apart, they catch it as often as their samples have it: they behave alike."""
-    agreed, one, _ = sparse()
+    _, one, _ = sparse()
     state, quorum, _ = one.at(Quorum)
     rest = strangers(state, quorum)
-    size = sample_size(len(rest), agreed.parameters.quorum - (len(quorum.signers) - len(rest)))
     lie, turns = forged(quorum, rest[3:4]), 100
-    machine, state, checked = simulated(one, state)
+    machine, state, checked = watched(one.inner, state, known=SimulationCache())
     alone, together = stream("alike"), stream("alike")
     seen = [passes(one.inner, one.at(Quorum)[0], lie, alone) for _ in range(turns)]
     assert [passes(machine, state, lie, together) for _ in range(turns)] == seen
     assert 0 < seen.count(False) < turns
-    assert len(checked) <= len(quorum.signers) + turns * size, "the whole list is verified once"
+    assert len(checked) <= len(quorum.signers) + turns * NEEDED, "the whole list is verified once"
 
 
 def test_a_list_with_one_true_signature_too_few_is_always_refused_in_a_small_cohort() -> None:
     """No sample below the quorum keeps 2^-56 there, so as many are verified as are needed."""
-    agreed, one, _ = sparse()
+    _, one, _ = sparse()
     state, quorum, _ = one.at(Quorum)
     rest = strangers(state, quorum)
-    needed = agreed.parameters.quorum - (len(quorum.signers) - len(rest))
-    too_few, enough = forged(quorum, rest[needed - 1 :]), forged(quorum, rest[needed:])
+    too_few, enough = forged(quorum, rest[NEEDED - 1 :]), forged(quorum, rest[NEEDED:])
     random = stream("small")
     assert not any(passes(one.inner, state, too_few, random) for _ in range(50))
     assert not any(passes(one.inner, state, enough, random) for _ in range(3)), "28 are forged: some are seen"
@@ -222,34 +189,77 @@ def test_a_refused_list_ends_it_so_that_no_server_tries_until_one_passes() -> No
     assert driver.results == {}
 
 
-@every("fewer", [0, 1])
-def test_the_threshold_counts_true_signatures_beside_the_sample(fewer: int) -> None:
-    """A list of exactly the quorum is verified whole; one signature less is refused unseen."""
-    agreed, one, _ = sparse()
-    state, quorum, _ = one.at(Quorum)
-    rest = strangers(state, quorum)
-    needed = agreed.parameters.quorum - (len(quorum.signers) - len(rest)) - fewer
-    signers = sorted(set(quorum.signers) - set(rest[needed:]))
+# Which signatures a client verifies --------------------------------------------------------------------
+
+
+def shown(near: int, far: int, *, own: bool = True, others: str = "") -> tuple[Any, Any, Quorum]:
+    """What a client of a sparse cohort is shown: so many neighbours as signers, and strangers beside them.
+
+    others: of whom the signature on its input is shown, "near" or "far". own: whether we stand among the
+    signers. No tag came.
+    """
+    _, machine, server = sparse()
+    state, quorum, _ = machine.at(Quorum)
+    apart = strangers(state, quorum)
+    neighbours = [k for k in quorum.signers if k and k not in apart]
+    rest = {"": [], "near": neighbours[near:], "far": apart[far:][:3]}[others]
     signed = dict(zip(quorum.signers, quorum.signatures, strict=True))
-    told = replace(quorum, signers=tuple(signers), signatures=tuple(signed[k] for k in signers))
-    if fewer:
-        refused(one.inner, state, told, "Expected 32 signatures on one set, got 31")
-    else:
-        assert passes(one.inner, state, told, stream("exact"))
-        for member in rest[:needed]:
-            assert not passes(one.inner, state, forged(told, [member]), stream("exact"))
+    signers = sorted([*neighbours[:near], *apart[:far], *([0] if own else [])])
+    inputs = [server.at(MaskedInput, client_name(k))[1].signature for k in rest]
+    told = Quorum(
+        signers=tuple(signers),
+        signatures=tuple(signed[k] for k in signers),
+        others=tuple(rest),
+        inputs=tuple(inputs),
+    )
+    return machine.inner, replace(state, confirmed=frozenset()), told
 
 
-def test_a_signer_that_is_listed_twice_counts_once() -> None:
-    _, one, _ = sparse()
-    state, quorum, _ = one.at(Quorum)
-    for at in (1, 20, len(quorum.signers) - 1):
-        twice = replace(
-            quorum,
-            signers=swapped(quorum.signers, at, quorum.signers[at - 1]),
-            signatures=swapped(quorum.signatures, at, quorum.signatures[at - 1]),
-        )
-        refused(one.inner, state, twice, "distinct, ascending survivors as signers")
+def verified(machine: Any, state: Any, quorum: Quorum) -> int:
+    """How many signatures the client verifies before it opens its shares."""
+    machine, state, checked = watched(machine, state)
+    assert [type(one.message) for one in machine.receive(state, SERVER, quorum).out] == [Unmask]
+    return len(checked)
+
+
+@every(
+    ("told", "count"),
+    [
+        # a quorum less its own signature, however many strangers signed beside
+        (lambda: shown(NEAR, NEEDED), QUORUM - 1),
+        (lambda: shown(NEAR, NEEDED + 1), QUORUM - 1),
+        (lambda: shown(NEAR, NEEDED + 6), QUORUM - 1),
+        (lambda: shown(NEAR, NEEDED + 1, own=False), QUORUM),
+        # a neighbour that did not sign is verified by its input: nobody holds shares of a stranger
+        (lambda: shown(NEAR - 2, NEEDED + 2, others="near"), QUORUM - 1 + 2),
+        (lambda: shown(NEAR, NEEDED + 2, others="far"), QUORUM - 1),
+    ],
+)
+def test_a_client_verifies_what_its_opening_hangs_on(told: Any, count: int) -> None:
+    assert verified(*told()) == count
+
+
+def test_a_neighbour_that_signed_is_not_verified_twice() -> None:
+    machine, state, told = shown(NEAR, NEEDED)
+    [twice, *_] = state.held.closed.graph[0]
+    assert verified(machine, state, replace(told, others=(twice,), inputs=(FORGED,))) == QUORUM - 1
+
+
+def test_a_neighbour_whose_tag_holds_is_not_verified() -> None:
+    """All that is left is the sample of the strangers; in so small a cohort it is as many as are needed."""
+    machine, state, told = shown(NEAR, NEEDED + 6)
+    tagged = machine.receive(state, SERVER, sparse()[1].at(Confirmed)[1]).state
+    assert len(tagged.confirmed) == NEAR
+    for some in (tagged.confirmed, frozenset(sorted(tagged.confirmed)[:4])):
+        assert verified(machine, replace(tagged, confirmed=some), told) == QUORUM - 1 - len(some)
+
+
+def test_the_threshold_counts_true_signatures_beside_the_sample() -> None:
+    """A list of exactly the quorum is verified whole; one signature less is refused unseen."""
+    machine, state, told = shown(NEAR, NEEDED)
+    for member in strangers(state, told):
+        assert not passes(machine, state, forged(told, [member]), stream("exact"))
+    refused(machine, *shown(NEAR, NEEDED - 1)[1:], "Expected 32 signatures on one set, got 31")
 
 
 # Tags instead of signatures ----------------------------------------------------------------------------
@@ -298,90 +308,54 @@ def test_a_tag_convinces_without_a_signature() -> None:
     assert passes(machine.inner, state, forged(quorum, [1, 2, 3, 5, 6, 7, 8, 9]), stream("tags"))
 
 
-def test_without_tags_a_client_verifies_the_neighbours_signatures() -> None:
-    """The tags may come late, or never. Nothing waits for them."""
-    machine = honest().clients[0]
-    state, _, _ = machine.at(Confirmed)
-    quorum = machine.at(Quorum)[1]
-    assert state.confirmed == frozenset()
-    assert passes(machine.inner, state, quorum, stream("tags"))
-    refused(machine.inner, state, forged(quorum, [5]), "Member 5 did not sign")
-
-
 @every("change", [lambda tags: tags[1:], lambda tags: (*tags, tags[-1])])
 def test_tags_have_the_number_of_surviving_neighbours(change: Any) -> None:
-    run = honest()
-    state, told, _ = run.clients[0].at(Confirmed)
-    refused(run.clients[0].inner, state, Confirmed(tags=change(told.tags)), "a tag of each of 8 neighbours")
-    waiting, said, _ = run.server.at(Consistent, client_name(2))
-    with pytest.raises(RemoteProtocolError, match="8 tags of 16 bytes") as raised:
-        run.server.inner.receive(waiting, client_name(2), replace(said, tags=change(said.tags)))
-    assert raised.value.sender == client_name(2)
+    machine = honest().clients[0]
+    state, told, _ = machine.at(Confirmed)
+    refused(machine.inner, state, Confirmed(tags=change(told.tags)), "a tag of each of 8 neighbours")
 
 
-@every("length", [0, TAG_BYTES - 1, TAG_BYTES + 1])
-def test_a_client_whose_tag_has_another_length_loses_its_place(length: int) -> None:
-    """A longer one would not fit the message in which its neighbour awaits it."""
+@every(
+    "change",
+    [
+        lambda tags: tags[1:],
+        lambda tags: (*tags, tags[-1]),
+        # a longer one would not fit the message in which its neighbour awaits it
+        *(lambda tags, cut=cut: swapped(tags, 0, Signature(bytes(TAG_BYTES + cut))) for cut in (-1, 1)),
+        lambda tags: swapped(tags, 0, Signature(b"")),
+    ],
+)
+def test_a_client_whose_tags_have_another_form_loses_its_place(change: Any) -> None:
     server = honest().server
     state, said, _ = server.at(Consistent, client_name(2))
-    lie = put(0, tags=Signature(bytes(length)))(said)
-    with pytest.raises(RemoteProtocolError, match="tags of 16 bytes"):
-        server.inner.receive(state, client_name(2), lie)
+    with pytest.raises(RemoteProtocolError, match=f"{client_name(2)} .*8 tags of 16 bytes"):
+        server.inner.receive(state, client_name(2), replace(said, tags=change(said.tags)))
 
 
-def test_a_client_that_sends_false_tags_stops_nobody() -> None:
-    """The server cannot check them. Its neighbours verify its signature, which is good."""
-    agreed = agreement(10, corrupt=0.1, dropout=0.3)
-
-    def tell(inner: Any, step: Any) -> Any:
-        if not (step.out and isinstance(step.out[0].message, Consistent)):
-            return step
-        [sent] = step.out
-        tags = tuple(Signature(bytes(TAG_BYTES)) for _ in sent.message.tags)
-        return replace(step, out=(replace(sent, message=replace(sent.message, tags=tags)),))
-
-    liar, one = Recording(client(3, agreed), lie=tell), Recording(client(0, agreed))
-    outcome = aggregate(agreed, machines={client_name(3): liar, client_name(0): one})
-    assert_exact(agreed, outcome.server)
-    assert {outcome.results[client_name(k)] for k in range(10)} == {"answered"}
-    assert one.at(Quorum)[0].confirmed == {1, 2, 4, 5, 6, 7, 8, 9}
-
-
-def test_of_a_member_that_did_not_sign_no_tag_is_passed_on() -> None:
-    """It is opened on the signature of its input alone, as before."""
+def test_whoever_signed_no_set_is_passed_no_tag_and_opens_nothing() -> None:
+    """It is opened on the signature of its input alone. The server goes on with the signers."""
     server = honest().server
-    signings = [one for one in server.seen if isinstance(one[2], Consistent)]
+    agreed, signings = server.inner.agreement, [one for one in server.seen if isinstance(one[2], Consistent)]
     state, last, _, _ = signings[-1]
-    closing = Server(agreement=server.inner.agreement, patience=0).deadline(state)
-    absent = server.inner.agreement.roster.numbers[last]
+    closing = Server(agreement=agreed, patience=0).deadline(state)
+    absent, quorum = agreed.roster.numbers[last], closing.out[-1]
     tags = {one.to[0]: one.message.tags for one in closing.out if isinstance(one.message, Confirmed)}
-    assert last not in tags
-    assert len(tags) == len(signings) - 1
+    assert {*tags} == {*quorum.to} == {sender for _, sender, *_ in signings[:-1]}
     for name, of in tags.items():
-        own = server.inner.agreement.roster.numbers[name]
-        near = [k for k in state.summed.survivors if k != own]
+        near = [k for k in state.summed.survivors if k != agreed.roster.numbers[name]]
         assert [k for k, tag in zip(near, of, strict=True) if not tag.raw] == [absent]
-
-
-# What a client verifies in all -------------------------------------------------------------------------
+    with pytest.raises(RemoteProtocolError, match="dropped out before"):
+        server.inner.receive(closing.state, last, server.at(Unmask, last)[1])
+    there = quorum.to[0]
+    assert server.inner.receive(closing.state, there, server.at(Unmask, there)[1]).state.answers
 
 
 def test_a_client_of_a_complete_graph_verifies_no_signature_at_all() -> None:
     """Boxes vouch for the entries, and tags for the survivors."""
-    run, count = honest(), 0
-    machine = run.clients[0]
-
-    def verify(*parts: Any) -> None:
-        nonlocal count
-        count += 1
-
-    agreed = replace(run.agreed, roster=replace(run.agreed.roster, verify=verify))
-    watched = replace(machine.inner, agreement=agreed)
-    state, roster, _ = machine.at(RosterClosed)
-    step = watched.receive(state, SERVER, roster)
-    assert step.state.closed.agreement is agreed
+    one = honest().clients[0]
     for kind in (Confirmed, Quorum):
-        state, message, _ = machine.at(kind)
-        held = replace(state.held, closed=replace(state.held.closed, agreement=agreed))
-        watched.receive(replace(state, held=held), SERVER, message)
-    assert count == 0
+        state, message, _ = one.at(kind)
+        machine, state, checked = watched(one.inner, state)
+        machine.receive(state, SERVER, message)
+        machine.receive(one.at(RosterClosed)[0], SERVER, one.at(RosterClosed)[1])
+        assert checked == []

@@ -23,11 +23,6 @@ from securefl.secagg.dealing import Tree
 from securefl.secagg.messages import Confirmed, Dealt, Quorum, RosterClosed, Survivors
 
 
-def twin(message: Any) -> Any:
-    """An equal message that is another object."""
-    return type(message)(**{name: getattr(message, name) for name, _ in message.__wire__.fields})
-
-
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """An entry for each list of members that was looked at one by one."""
@@ -44,49 +39,54 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_lists_of_one_message_are_looked_at_once(counted: list[str]) -> None:
+    """And a client of an equal agreement, as a party on a machine of its own has it, checks them itself."""
     one, other = (honest().clients[k] for k in (0, 1))
-    roster, survivors = twin(one.at(RosterClosed)[1]), twin(one.at(Survivors)[1])
+    roster, survivors = replace(one.at(RosterClosed)[1]), replace(one.at(Survivors)[1])
     for machine in (one, other):
         machine.inner.receive(machine.at(RosterClosed)[0], "server", roster)
     assert counted == ["list"]
-    states = [machine.at(Survivors)[0] for machine in (one, other)]
-    shared = [replace(state, closed=states[0].closed, dealers=states[0].dealers) for state in states]
-    for machine, state in zip((one, other), shared, strict=True):
+    apart = replace(one.inner, agreement=replace(honest().agreed))
+    apart.receive(one.at(RosterClosed)[0], "server", roster)
+    assert counted == ["list"] * 2
+    shown = one.at(Survivors)[0]
+    for machine in (one, other):
+        state = replace(machine.at(Survivors)[0], closed=shown.closed, dealers=shown.dealers)
         machine.inner.receive(state, "server", survivors)
-    assert counted == ["list"] * 3  # survivors and dropped
+    assert counted == ["list"] * 4  # survivors and dropped
 
 
-def test_a_roster_that_others_took_is_refused_by_the_member_whose_entry_it_lacks() -> None:
+@every(
+    ("kind", "lie", "why"),
+    [
+        (RosterClosed, put(1, nonces=Commitment(bytes(32))), "Expected our own key, nonce and signature"),
+        (
+            Survivors,
+            lambda s: Survivors(survivors=(0, *s.survivors[2:]), dropped=(1,)),
+            "not among the survivors",
+        ),
+    ],
+)
+def test_what_others_took_is_refused_by_the_member_that_it_lacks(kind: type, lie: Any, why: str) -> None:
     """The same object, after another member found it good."""
     one, other = (honest().clients[k] for k in (0, 1))
-    roster = one.at(RosterClosed)[1]
-    lie = put(other.inner.channels.own, nonces=Commitment(bytes(32)))(roster)
-    assert one.inner.receive(one.at(RosterClosed)[0], "server", lie).need is not None
-    refused(other.inner, other.at(RosterClosed)[0], lie, "Expected our own key, nonce and signature")
+    shown = lie(one.at(kind)[1])
+    assert one.inner.receive(one.at(kind)[0], "server", shown).need is not None
+    refused(other.inner, other.at(kind)[0], shown, why)
 
 
-def test_a_roster_that_is_wrong_for_all_is_refused_by_each() -> None:
+@every(
+    ("kind", "lie", "why"),
+    [
+        (RosterClosed, put(3, signatures=Signature(b"")), "Expected a signature of member 3"),
+        (Survivors, lambda s: replace(s, dropped=(3,)), "both survive and drop"),
+    ],
+)
+def test_what_is_wrong_for_all_is_refused_by_each(kind: type, lie: Any, why: str) -> None:
     """The first refusal is not taken for a check that passed."""
     one, other = (honest().clients[k] for k in (0, 1))
-    roster = one.at(RosterClosed)[1]
-    lie = put(3, signatures=Signature(b""))(roster)
+    shown = lie(one.at(kind)[1])
     for machine in (one, other, one):
-        refused(machine.inner, machine.at(RosterClosed)[0], lie, "Expected a signature of member 3")
-
-
-def test_survivors_that_are_wrong_for_all_are_refused_by_each() -> None:
-    one, other = (honest().clients[k] for k in (0, 1))
-    lie = replace(one.at(Survivors)[1], dropped=(3,))
-    for machine in (one, other, one):
-        refused(machine.inner, machine.at(Survivors)[0], lie, "both survive and drop")
-
-
-def test_survivors_that_others_took_are_refused_by_the_member_that_is_not_among_them() -> None:
-    one, other = (honest().clients[k] for k in (0, 1))
-    came, number = one.at(Survivors)[1], other.inner.channels.own
-    lie = Survivors(survivors=tuple(k for k in came.survivors if k != number), dropped=(number,))
-    assert one.inner.receive(one.at(Survivors)[0], "server", lie).need is not None
-    refused(other.inner, other.at(Survivors)[0], lie, "not among the survivors")
+        refused(machine.inner, machine.at(kind)[0], shown, why)
 
 
 def test_dealers_that_others_were_shown_are_refused_by_the_member_that_they_lack() -> None:
@@ -201,15 +201,3 @@ def test_a_box_is_told_of_once_and_each_byte_counts() -> None:
     once.made((b"a", b"b"), 7)
     once.forget()
     assert (once.found((b"a", b"b")), len(once)) == (None, 0)
-
-
-def test_a_client_of_another_agreement_checks_the_roster_itself(counted: list[str]) -> None:
-    """An equal agreement that is another object, as a party on a machine of its own has it."""
-    one = honest().clients[0]
-    state, roster, _ = one.at(RosterClosed)
-    agreed = replace(honest().agreed)
-    one.inner.receive(state, "server", roster)
-    before = len(counted)
-    alone = client(0, agreed)
-    replace(alone, channels=one.inner.channels).receive(state, "server", roster)
-    assert len(counted) == before + 1

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.every import every
+from support.one_value import engine
 
-from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByCount, ByDraws, CohortQuery, Schedule, Sum, Value, ValueSpec
 from securefl.algorithm.weighing import Weights, admits, require_allowed
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.wire import Header
-from securefl.engine.inprocess import simulated
 from securefl.engine.privacy_card import learns
 from securefl.sums.registry import scheme_of
 
@@ -66,17 +64,13 @@ def observed(plan: Plan, clients: int, spec: ValueSpec = OWN, lost: int = 0) -> 
             raise DataError("It is lost.")
         return Value(clear=VECTORS[context.client])
 
-    records = [(np.ones((count, 1)), np.zeros(count)) for count in COUNTS[:clients]]
-    ledger = Ledger(None, plan.terms())
-    engine = simulated(
-        plan, [ClientFunction(spec, compute)], ledger, records, rng=lambda *_: np.random.default_rng(0)
-    )
+    parties = engine(plan, spec, compute, COUNTS[:clients])
     cohort, whole = tuple(range(clients)), sum(COUNTS[:clients])
     weights = {"counts": ByCount(whole), "draws": ByDraws(dict.fromkeys(cohort, 1)), "equal": None}[how]
     model = np.zeros(SIZE, np.float32)
     for number in (1, 2):
         query = CohortQuery(cohort=cohort, broadcast=model, sums=(Sum(spec, SIZE),), weights=weights)
-        answers, log = engine.query(query, Header(bytes(32), number, 0, 0))
+        answers, log = parties.query(query, Header(bytes(32), number, 0, 0))
         assert answers.survivors == cohort[: clients - lost * (number == 1)], log.abstained
         model = (model + answers.totals["own"].value).astype(np.float32)
     share = {"counts": np.array(COUNTS) / whole, "draws": np.ones(6) / clients, "equal": np.ones(6)}[how]

@@ -11,17 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.every import every
 from support.examples import examples
+from support.one_value import engine
 from support.tiny_study import FEDAVG, FEDPROF, run, text, with_privacy
 
-from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import ClientFunction, Population, State
+from securefl.algorithm.clients import Population, State
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, Sum, Value, ValueSpec
 from securefl.algorithm.weighing import require_batches
 from securefl.core.errors import ConfigError
 from securefl.core.wire import Header
 from securefl.engine import server
-from securefl.engine.inprocess import simulated
 from securefl.engine.privacy_card import learns
 from securefl.protocols.averaging import Uniform
 from securefl.study.config import Study, parse
@@ -47,16 +46,14 @@ def plan(how: str = "masked", **words: Any) -> Plan:
 
 def summed(how: str, cohorts: list[tuple[int, ...]]) -> list[Any]:
     """The totals of rounds over these cohorts, None where nothing opened. The server asks what it likes."""
-    own = plan(how)
-    records = [(np.ones((k + 1, 1)), np.zeros(k + 1)) for k in range(CLIENTS)]
-    given_one = ClientFunction(OWN, lambda context: Value(clear=np.full(2, float(context.client))))
-    ledger = Ledger(None, own.terms())
-    engine = simulated(own, [given_one], ledger, records, rng=lambda *_: np.random.default_rng(0))
+    parties = engine(
+        plan(how), OWN, lambda context: Value(clear=np.full(2, float(context.client))), [1] * CLIENTS
+    )
     found = []
     with mock.patch.object(server, "require_allowed"), mock.patch.object(server, "require_batches"):
         for number, cohort in enumerate(cohorts, 1):
             query = CohortQuery(cohort=cohort, broadcast=np.zeros(1, np.float32), sums=(Sum(OWN, 2),))
-            answers, _ = engine.query(query, Header(bytes(32), number, 0, 0))
+            answers, _ = parties.query(query, Header(bytes(32), number, 0, 0))
             found.append(answers.totals["own"].value[0] if answers.totals else None)
     return found
 

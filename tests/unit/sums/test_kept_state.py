@@ -27,7 +27,7 @@ from support.lying_queries import (
     unequal,
 )
 
-from securefl.algorithm.queries import ByCount, PerClient
+from securefl.algorithm.queries import Answers, ByCount, PerClient
 from securefl.core.linear import LinearQuery
 from securefl.engine.exchange import client
 from securefl.engine.network import Network
@@ -41,6 +41,11 @@ from securefl.protocols.fedavg import FedAvg
 from securefl.protocols.stc import STC
 
 
+def newest(parties: Parties, asked: Answers, where: Any = FIRST_LAYER) -> Read:
+    """The total stands for what the victim added last."""
+    return asked, lambda: (parties.total(asked)[where], parties.own[VICTIM][-1][where])
+
+
 def stc_model(how: str) -> Read:
     """The others keep a dead model as version 1. Then one change brings the victim alone a live one."""
     parties = Parties(STC(fraction=1.0, p=0.2), how)
@@ -52,10 +57,7 @@ def stc_model(how: str) -> Read:
     change = np.zeros(size, np.float32)
     change[-1] = 0.01
     asked = parties.ask(2, EVERYBODY, download(moved(start, change, np.zeros(size)), EVERYBODY), size=size)
-    return asked, lambda: (
-        parties.total(asked)[FIRST_LAYER],
-        parties.own[VICTIM][-1][FIRST_LAYER],
-    )
+    return newest(parties, asked)
 
 
 def stc_residual(how: str) -> Read:
@@ -69,7 +71,7 @@ def stc_residual(how: str) -> Read:
         sent = np.concatenate([np.array([1, 0, number], np.float32), model])
         asked = parties.ask(number, cohort, sent, size=size)
     there = np.flatnonzero(parties.own[VICTIM][-1][FIRST_LAYER]) if asked.survivors else np.zeros(0, int)
-    return asked, lambda: (parties.total(asked)[there], parties.own[VICTIM][-1][there])
+    return newest(parties, asked, there)
 
 
 def stale_models(how: str) -> Read:
@@ -91,20 +93,28 @@ def stale_models(how: str) -> Read:
 ADDS = Adds(fraction=1.0, importance="activation", rate=0.02, optimizer="sgd")
 
 
+def maps(parties: Parties, number: int = 1) -> Answers:
+    groups = parties.algorithm.averaged.supernet.groups
+    return parties.ask(number, EVERYBODY, parties.algorithm.start().broadcast, size=groups)
+
+
+def updates(
+    parties: Parties, number: int = 1, cohort: Any = EVERYBODY, first: Any = None, **more: Any
+) -> Answers:
+    """The query after that for maps. first: the digest of the model of the maps, in place of the true one."""
+    start, net = parties.algorithm.start().broadcast, parties.algorithm.averaged.supernet
+    everything = np.ones(net.groups, np.bool_)
+    public = {adds.MASK: adds.packed(everything), adds.FIRST: digest_of(start) if first is None else first}
+    size = int(net.entries(everything).sum())
+    return parties.ask(number, cohort, start[:0], 1, 2, size=size, public=public, **more)
+
+
 def adds_stages(how: str) -> Read:
     """The maps come from unequal models, so their sum may stay shut. The update's query is equal for all."""
     parties = Parties(ADDS, how)
-    start = parties.algorithm.start().broadcast
-    groups = parties.algorithm.averaged.supernet.groups
-    with unequal(dict.fromkeys(OTHERS, dead(start))):
-        parties.ask(1, EVERYBODY, start, size=groups)
-    public = {adds.MASK: adds.packed(np.ones(groups, np.bool_)), adds.FIRST: digest_of(start)}
-    size = int(parties.algorithm.averaged.supernet.entries(np.ones(groups, np.bool_)).sum())
-    asked = parties.ask(1, EVERYBODY, start[:0], 1, 2, size=size, public=public)
-    return asked, lambda: (
-        parties.total(asked)[FIRST_LAYER],
-        parties.own[VICTIM][-1][FIRST_LAYER],
-    )
+    with unequal(dict.fromkeys(OTHERS, dead(parties.algorithm.start().broadcast))):
+        maps(parties)
+    return newest(parties, updates(parties))
 
 
 def fltrust_stages(how: str) -> Read:
@@ -117,10 +127,7 @@ def fltrust_stages(how: str) -> Read:
     with unequal(dict.fromkeys(OTHERS, dead(start))):
         parties.ask(1, EVERYBODY, start, sums=(), per_client=(scored,), weights=None)
     asked = parties.ask(1, EVERYBODY, start, 1, 2)
-    return asked, lambda: (
-        parties.total(asked)[FIRST_LAYER],
-        parties.own[VICTIM][-1][FIRST_LAYER],
-    )
+    return newest(parties, asked)
 
 
 def stale_newcomer(how: str) -> Read:
@@ -157,7 +164,16 @@ def test_nothing_opens_that_reads_state_of_the_servers_choice(name: str, how: st
 @every("name", ATTACKS)
 def test_without_the_rule_the_victim_is_read(name: str) -> None:
     with mock.patch.object(client, "require_agreed"), mock.patch.object(key_holder, "require_agreed"):
-        _, read = ATTACKS[name]("two-server")
+        require_read(*ATTACKS[name]("two-server"))
+
+
+@every("name", STAGES)
+def test_without_the_digest_the_victim_is_read(name: str) -> None:
+    with mock.patch.object(adds if name == "adds_stages" else fltrust, "require_made_in"):
+        require_read(*STAGES[name]("two-server"))
+
+
+def require_read(_: Answers, read: Any) -> None:
     found, own = read()
     assert np.abs(own).max() > 1e-4
     assert np.abs(found - own).max() < 0.01 * np.abs(own).max()
@@ -171,28 +187,11 @@ def test_a_server_that_follows_reads_a_newcomer_of_stale_models() -> None:
     assert np.linalg.norm(found - own) < 0.25 * np.linalg.norm(own)
 
 
-@every("name", STAGES)
-def test_without_the_digest_the_victim_is_read(name: str) -> None:
-    module = adds if name == "adds_stages" else fltrust
-    with mock.patch.object(module, "require_made_in"):
-        _, read = STAGES[name]("two-server")
-    found, own = read()
-    assert np.abs(own).max() > 1e-4
-    assert np.abs(found - own).max() < 0.01 * np.abs(own).max()
-
-
 def test_state_of_another_session_serves_no_query() -> None:
     """Else the server asks for one update in two sums of two sessions, over two cohorts."""
     parties = Parties(ADDS, "masked")
-    start = parties.algorithm.start().broadcast
-    groups = parties.algorithm.averaged.supernet.groups
-    public = {adds.MASK: adds.packed(np.ones(groups, np.bool_)), adds.FIRST: digest_of(start)}
-    more: dict[str, Any] = {
-        "size": int(parties.algorithm.averaged.supernet.entries(np.ones(groups, np.bool_)).sum()),
-        "public": public,
-    }
-    assert parties.ask(1, EVERYBODY, start, size=groups).survivors == EVERYBODY
-    assert parties.ask(1, OTHERS, start[:0], 1, 2, session=bytes([1] * 32), **more).survivors == ()
+    assert maps(parties).survivors == EVERYBODY
+    assert updates(parties, cohort=OTHERS, session=bytes([1] * 32)).survivors == ()
 
 
 NOBODYS = {
@@ -208,14 +207,10 @@ NOBODYS = {
 def test_a_digest_of_a_model_that_nobody_can_compute_opens_nothing(which: str) -> None:
     """All clients abstain, and the next round is as if it had not been asked."""
     parties = Parties(ADDS, "masked")
-    start, net = parties.algorithm.start().broadcast, parties.algorithm.averaged.supernet
-    everything = np.ones(net.groups, np.bool_)
-    size, answered = int(net.entries(everything).sum()), []
-    for number, first in ((1, NOBODYS[which]), (2, digest_of(start))):
-        assert parties.ask(number, EVERYBODY, start, size=net.groups).survivors == EVERYBODY
-        public = {adds.MASK: adds.packed(everything), adds.FIRST: first}
-        asked = parties.ask(number, EVERYBODY, start[:0], 1, 2, size=size, public=public)
-        answered.append(asked.survivors)
+    answered = []
+    for number, first in ((1, NOBODYS[which]), (2, None)):
+        assert maps(parties, number).survivors == EVERYBODY
+        answered.append(updates(parties, number, first=first).survivors)
     assert answered == [(), EVERYBODY]
 
 
@@ -223,11 +218,10 @@ def test_a_digest_of_a_model_that_nobody_can_compute_opens_nothing(which: str) -
 def test_nothing_is_kept_of_a_masked_sum_that_did_not_open(lost: bool) -> None:
     """Masked vectors are lost, so clients computed their values, and nobody answers to the end."""
     parties = Parties(ADDS, "masked")
-    start = parties.algorithm.start().broadcast
     net = Network(tamper=lambda sender, to, data: b"" if lost and b"masked-input" in data else data)
     query = parties.engine.query
     with mock.patch.object(parties.engine, "query", lambda asked, at: query(asked, at, net)):
-        answers = parties.ask(1, EVERYBODY, start, size=parties.algorithm.averaged.supernet.groups)
+        answers = maps(parties)
     assert parties.own[VICTIM], "it computed its map"
     assert bool(answers.survivors) != lost
     assert set(parties.engine.kept) == set(() if lost else EVERYBODY)

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from support import tiny_parties
 from support.every import every
 from support.hidden_plans import hidden
-from support.hidden_studies import counts
+from support.hidden_studies import counts, rows, shares_of_noise
 from support.liars import wrong_pair
 from support.tiny_parties import attempt, session
-from support.tiny_study import FEDAVG, composed, plain, run, spied, text, with_privacy, world
+from support.tiny_study import FEDAVG, composed, run, spied, text, with_privacy, world
 
-from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ByDraws, CohortQuery, Sum, ValueSpec
-from securefl.core.acts import Begin, RecordAct
 from securefl.core.errors import ConfigError
-from securefl.core.grid import Grid
 from securefl.core.machine import Outgoing, Step
 from securefl.core.wire import Header
 from securefl.engine.account import Account
 from securefl.engine.inprocess import InProcess
-from securefl.engine.party.clients import ClientParty
 from securefl.secagg import Client
 from securefl.secagg.messages import Shares
-from securefl.study.arm import arm_folder
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
 from securefl.sums import masked
@@ -59,15 +54,14 @@ def study(max_retries: int, **of: Any) -> Study:
 
 
 class Liar(Client):
-    """Deals wrong shares, well signed, from some Ask of a round on."""
+    """Deals wrong shares, well signed. `lying` says from which Ask of a round on."""
 
-    lying = ("client-0003",)
-    since = (1, 0)
+    lying: ClassVar = {"client-0003": (1, 0)}
 
     def provide(self, state: Any, answer: Any) -> Step[Any]:
         step = super().provide(state, answer)
         at = self.agreement.header
-        if self.name not in self.lying or (at.round, at.stage) < self.since or not step.out:
+        if (at.round, at.stage) < self.lying.get(self.name, (99,)) or not step.out:
             return step
         (envelope,) = step.out
         if not isinstance(envelope.message, Shares):
@@ -76,13 +70,7 @@ class Liar(Client):
 
 
 class TwoLiars(Liar):
-    lying = ("client-0003", "client-0005")
-
-
-def rows(of: Study, folder: Path) -> list[tuple[Any, ...]]:
-    terms = Terms(unit="record", adjacency="replace-one", delta=of.privacy.delta)
-    with Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
-        return ledger.rows()
+    lying: ClassVar = {"client-0003": (1, 0), "client-0005": (1, 0)}
 
 
 @every(
@@ -96,7 +84,7 @@ def test_a_bad_dealer_ends_the_attempt_and_the_next_goes_on_without_it(
     of = study(max_retries=1, rounds=2, protocol=protocol)
     with monkeypatch.context() as patch:
         patch.setattr(masked, "Client", Liar)
-        patch.setattr(Liar, "since", since)
+        patch.setattr(Liar, "lying", {"client-0003": since})
         spy, finished = spied(of, tmp_path)
     record = finished.records[since[0] - 1]
     assert set(record["rejected_from"]) == {"client-0003"}
@@ -165,33 +153,17 @@ def test_a_run_ends_with_its_last_honest_client(tmp_path: Path, monkeypatch: pyt
     assert (record["retired"], record["proven_cheaters"], record["ended"]) == (sorted(spent), [3], True)
 
 
-@every("act", ["begin", "deal", "sign"])
-def test_a_round_that_was_cut_off_after_an_act_is_played_again(
-    act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every party says again what it said: the same attempt, the same survivors, no second charge."""
-    of = study(max_retries=0)
-    whole = run(of, tmp_path / "whole")
-    work = ClientParty.work
-
-    def cut_off(self: ClientParty, needs: Any) -> list[Any]:
-        answers = work(self, needs)
-        if any(
-            getattr(order, "act", "begin") == act
-            for _, order in needs
-            if isinstance(order, Begin | RecordAct)
-        ):
-            raise KeyboardInterrupt
-        return answers
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ClientParty, "work", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            run(of, tmp_path / "cut")
-    resumed = run(of, tmp_path / "cut")
-    assert resumed.records[0]["answered"] == list(range(CLIENTS))
-    assert plain(resumed.records) == plain(whole.records)
-    assert len(rows(of, tmp_path / "cut")) == CLIENTS
+def test_spare_attempts_are_counted_over_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one spare attempt is used in round 1; a process that goes on with the run has none left."""
+    monkeypatch.setattr(masked, "Client", Liar)
+    monkeypatch.setattr(Liar, "lying", {"client-0003": (1, 0), "client-0005": (2, 0)})
+    of = study(max_retries=1, rounds=3)
+    with pytest.raises(KeyboardInterrupt):
+        run_arm(of, of.arms[0], world(of), tmp_path, cut_off_after)
+    records = run(of, tmp_path).records
+    assert [record["answered"] for record in records] == [[0, 1, 2, 4, 5, 6], [], [0, 1, 2, 4, 6]]
+    assert [record["proven_cheaters"] for record in records] == [[3], [5], []]
+    assert [record["retries_left"] for record in records] == [0, 0, 0]
 
 
 def test_a_masked_release_that_was_sent_stays_booked_when_the_round_aborts(tmp_path: Path) -> None:
@@ -210,68 +182,46 @@ def test_every_attempt_has_its_own_place_and_charge(tmp_path: Path, monkeypatch:
     run(of, tmp_path)
     places = {(row[2], row[4]) for row in rows(of, tmp_path)}
     assert len(places) > len({number for number, _ in places})
-    per_place: dict[tuple[Any, ...], int] = {}
-    for row in rows(of, tmp_path):
-        key = (row[0], row[2], row[3], row[4])
-        per_place[key] = per_place.get(key, 0) + 1
-    assert set(per_place.values()) == {1}
+    per_place = [(row[0], *row[2:5]) for row in rows(of, tmp_path)]
+    assert len(per_place) == len(set(per_place))
 
 
-def test_a_client_refuses_a_roster_smaller_than_its_noise_was_sized_for() -> None:
-    """Shares of noise are sized for the declared cohort: a server that asks fewer gets no sum."""
-    of = study(0)
-    plan = replace(
-        of.privacy.plan(1),
-        max_cohort_size=CLIENTS,
-        noise="distributed",
-        noise_multiplier=1.0,
-        adjacency="add-remove",
-        non_private=(),
-    )
-    spec = ValueSpec(
-        name="statistic",
-        reduction="sum",
-        reveals="it",
-        sensitivity={("record", "add-remove"): 1.0},
-        grid=Grid(step=2.0**-10, bound=16.0),
-        cohort=CLIENTS,
-    )
-    query = CohortQuery(cohort=tuple(range(CLIENTS)), broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
-    assert len(machines(plan, query, range(CLIENTS))) == CLIENTS + 1
-    for cohort in (
-        range(4),
-        range(CLIENTS - 1),
-    ):  # shares for 7 of whom 5 answer: 4 are too few, and 6 are not
-        if len(cohort) < 5:
-            with pytest.raises(ConfigError, match="Expected 5 to 7 clients"):
-                machines(plan, query, cohort)
-            smaller = replace(query, cohort=tuple(cohort))
-            with pytest.raises(ConfigError, match="protect less"):
-                machines(plan, smaller, cohort)
-        else:
-            assert len(machines(plan, query, cohort)) == len(cohort) + 1
+def asked(clients: Iterable[int]) -> CohortQuery:
+    sums = (Sum(ValueSpec(name="own", reduction="sum", reveals="it"), 3),)
+    return CohortQuery(cohort=tuple(clients), broadcast=np.zeros(1, np.float32), sums=sums)
 
 
-def machines(plan: Plan, query: CohortQuery, cohort: Sequence[int]) -> Any:
-    """The machines of one attempt over some of the ordered cohort, all of whom were told the same."""
-    one = attempt(query, cohort, Header(bytes(32), 1, 1, 0))
-    return tiny_parties.machines(Masked(plan), one, session(cohort))
+def planned(clients: int, least: int) -> Masked:
+    own = Plan(delta=1e-5, max_rounds=5, corrupt=0.0, dropout=0.3, non_private=("own",))
+    return Masked(hidden(own, clients, min_cohort_size=least))
 
 
 def test_clients_of_any_number_are_masked() -> None:
     """A roster is in the order of names, in which client 10000 comes before client 9999."""
-    spec = ValueSpec(name="update", reduction="sum", reveals="it")
-    cohort = tuple(range(9996, 10001))
-    query = CohortQuery(cohort=cohort, broadcast=np.zeros(0, np.float32), sums=(Sum(spec, 3),))
-    found = machines(replace(study(0).privacy.plan(1), corrupt=0.0), query, query.cohort)
-    assert found.keys() == {"server", *(f"client-{k}" for k in cohort)}
+    query = asked(range(9996, 10001))
+    one = attempt(query, query.cohort, Header(bytes(32), 1, 1, 0))
+    found = tiny_parties.machines(planned(5, 3), one, session(query.cohort))
+    assert found.keys() == {"server", *(f"client-{k}" for k in query.cohort)}
+
+
+def test_a_client_keeps_the_channels_of_few_cohorts() -> None:
+    """A server may call to as many cohorts as it likes: it does not fill a client's memory by that."""
+    parties = session(range(24))
+    side = planned(24, 5).clients(parties.directory)
+    own = [parties.identities["client-0000"]]
+    for missing in range(1, 24):
+        cohort = [k for k in range(24) if k != missing]
+        at = Header(parties.directory.session, 1, missing, 0)
+        side.machines(attempt(asked(range(24)), cohort, at), own, b"")
+    assert len(side._channels["client-0000"]) == masked.MOST_COHORTS
 
 
 # What is told before anything runs ---------------------------------------------------------------
 
 
-def assert_composed(of: Study, said: str | None) -> None:
+def assert_composed(written: str, said: str | None) -> None:
     """Or refused with these words."""
+    of = parse(written)
     if said is None:
         composed(of)
     else:
@@ -294,52 +244,10 @@ def test_what_is_asked_for_must_be_had_for_the_cohorts_that_are_asked(
         "min_cohort_size": "7",
         "max_client_weight": "0.51",
     }
-    assert_composed(parse(with_privacy(text(arm, clients=9), privacy | counts(9))), said)
+    assert_composed(with_privacy(text(arm, clients=9), privacy | counts(9)), said)
 
 
-@every(
-    ("protocol", "epsilon", "said"),
-    [
-        ("fedlog", 2.0, None),
-        ("fedlog", 1e-6, "too fine .* Take a coarser grid"),
-        ("fedlog", 1e4, "too coarse"),
-        ("fedavg", 0.1, None),
-        ("fedavg", 0.01, "cut the noise off. Take a coarser grid"),
-    ],
-)
-def test_shares_of_noise_must_fit_the_grid(protocol: str, epsilon: float, said: str | None) -> None:
-    arm = f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\n'
-    if protocol == "fedavg":
-        arm += 'fraction = 1.0\naggregation = "partial"\n'
-    unit = "record" if protocol == "fedlog" else "client"
-    adjacency = "add-remove" if unit == "record" else "zero-out"
-    changes = {
-        'unit = "record"\nadjacency = "replace-one"\n': f'unit = "{unit}"\nadjacency = "{adjacency}"\n',
-        'noise = "none"\n': f'noise = "distributed"\nepsilon = {epsilon}\n',
-        "delta = 1e-4": "delta = 1e-9",
-        "batch_size = 48\n": "batch_size = 16\n" + ("update_bound = 0.5\n" if unit == "client" else ""),
-    }
-    written = text(arm, clients=CLIENTS, non_private="[]")
-    for old, new in changes.items():
-        assert old in written
-        written = written.replace(old, new)
-    assert_composed(parse(with_privacy(written, HIDDEN)), said)
-
-
-def test_a_client_keeps_the_channels_of_few_cohorts() -> None:
-    """A server may call to as many cohorts as it likes: it does not fill a client's memory by that."""
-    plan = hidden(
-        Plan(delta=1e-5, max_rounds=5, corrupt=0.15, dropout=0.3, non_private=("own",)), 24, min_cohort_size=5
-    )
-    parties = session(range(24))
-    side = Masked(plan).clients(parties.directory)
-    query = CohortQuery(
-        cohort=tuple(range(24)),
-        broadcast=np.zeros(1, np.float32),
-        sums=(Sum(ValueSpec(name="own", reduction="sum", reveals="it"), 3),),
-    )
-    own = [parties.identities["client-0000"]]
-    for missing in range(1, 24):
-        cohort = [k for k in range(24) if k != missing]
-        side.machines(attempt(query, cohort, Header(parties.directory.session, 1, missing, 0)), own, b"")
-    assert len(side._channels["client-0000"]) == masked.MOST_COHORTS
+@every(("epsilon", "said"), [(2.0, None), (1e-6, "too fine .* Take a coarser grid"), (1e4, "too coarse")])
+def test_shares_of_noise_must_fit_the_grid(epsilon: float, said: str | None) -> None:
+    written = shares_of_noise(CLIENTS)
+    assert_composed(with_privacy(written, {"epsilon": str(epsilon), "delta": "1e-9"}), said)

@@ -7,7 +7,7 @@ release of a sum. Without the clients' rule, where that is what bars it, the vic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -17,10 +17,10 @@ import pytest
 from support.every import every
 from support.four_clients import CLIENTS, SESSION, SIZE
 from support.hidden_plans import lawless
+from support.one_value import engine
 from support.residents import Deployment
 
 from securefl.accounting.ledger import Ledger
-from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, Sum, Value, ValueSpec
 from securefl.algorithm.weighing import Weights
@@ -28,7 +28,6 @@ from securefl.core.errors import ConfigError
 from securefl.core.wire import Header
 from securefl.engine import server
 from securefl.engine.exchange import client
-from securefl.engine.inprocess import simulated
 from securefl.engine.party import key_holder
 from securefl.sums import masked, scheme
 
@@ -129,10 +128,8 @@ class InOneProcess:
 
     def __post_init__(self) -> None:
         plan = self.attack.plan(self.how)
-        records = [(np.ones((k + 2, 1)), np.zeros(k + 2)) for k in EVERYBODY]
         self.ledger = Ledger(None, plan.terms())
-        own = [ClientFunction(self.attack.spec, compute)]
-        self._engine = simulated(plan, own, self.ledger, records, rng=lambda *_: np.random.default_rng(0))
+        self._engine = engine(plan, self.attack.spec, compute, [k + 2 for k in EVERYBODY], self.ledger)
         self.server = self._engine.server
 
     def query(self, query: CohortQuery, number: int = 1) -> Answers:
@@ -178,16 +175,12 @@ ways = pytest.mark.parametrize("how", WAYS)
 def lying_server(*others: Any) -> Iterator[None]:
     """The server does not hold its own orders against the plan. Nor do the parties of these modules."""
     rules = ("require_allowed", "require_weighed")
-    with mock.patch.multiple(server, **dict.fromkeys(rules, mock.DEFAULT)):
-        known = [(module, rule) for module in others for rule in rules if hasattr(module, rule)]
-        patches = [mock.patch.object(module, rule) for module, rule in known]
-        for patch in patches:
-            patch.start()
-        try:
-            yield
-        finally:
-            for patch in patches:
-                patch.stop()
+    with ExitStack() as patches:
+        for module in (server, *others):
+            for rule in rules:
+                if hasattr(module, rule):
+                    patches.enter_context(mock.patch.object(module, rule))
+        yield
 
 
 @homes
@@ -221,12 +214,10 @@ def test_without_the_rule_the_order_opens_one_client(name: str, how: str) -> Non
     assert np.abs(total.value / heaviest - VECTORS[0]).max() < 2e-5
 
 
-@ways
+@every("how", ["two-server", "ckks"])
 def test_the_key_holder_refuses_what_clients_would_sign(how: str) -> None:
     """Clients that were changed sign any order. The key holder has a plan of its own."""
     attack = ATTACKS["one of 2^40 draws"]
-    if how == "masked":  # there is none
-        return
     parties = InOneProcess(attack, how)
     with lying_server(client, masked):
         assert parties.query(attack.query()).survivors == ()
@@ -279,19 +270,18 @@ def test_four_cohorts_of_three_would_tell_a_client() -> None:
     [
         ({"max_client_weight": 0.0}, "0 < max_client_weight < 1"),
         ({"max_client_weight": 1.0}, "0 < max_client_weight < 1"),
-        ({"max_client_weight": 1.5}, "0 < max_client_weight < 1"),
         ({"max_client_weight": float("nan")}, "0 < max_client_weight < 1"),
         ({"max_client_weight": None}, "add max_client_weight=0.5"),
         ({"min_cohort_size": None}, "add min_cohort_size=10"),
         ({"max_cohort_size": None}, "add max_cohort_size=10"),
         ({"min_honest": None}, "add min_honest=5"),
+        ({"corrupt": None}, "Expected `corrupt`"),
         ({"min_cohort_size": 1}, "min_cohort_size >= 2"),
         ({"min_cohort_size": 5}, "min_cohort_size <= max_cohort_size"),
         ({"min_honest": 4}, "at least 4 honest contributors"),
         ({"min_honest": 0}, "min_honest as a whole number from 1"),
         ({**BY_DRAWS, "draws": None}, "Add draws=K"),
         ({**BY_DRAWS, "draws": 0}, "draws as a whole number from 1"),
-        ({**BY_DRAWS, "draws": 2**63}, "draws as a whole number from 1"),
         ({**BY_COUNTS, "min_num_examples": 0}, "min_num_examples as a whole number from 1"),
         ({**BY_COUNTS, "max_num_examples": 1}, "min_num_examples <= max_num_examples"),
         ({**BY_COUNTS, "max_num_examples": 2**31}, "Add min_num_examples"),
@@ -300,12 +290,9 @@ def test_four_cohorts_of_three_would_tell_a_client() -> None:
         ({**BY_COUNTS, "min_records": 21}, "min_records <= max_records"),
         ({"corrupt": 0.5}, "lower dropout"),
         ({"weights": {"own": "size"}}, "Weighing], of equal, draws, counts"),
-        ({"weights": {1: "draws"}}, "Weighing], of equal, draws, counts"),
         ({"weights": "draws"}, "Weighing], of equal, draws, counts"),
         ({"max_client_weight": "0.5"}, "Expected `max_client_weight` as float"),
-        ({"max_cohort_size": 4.0}, "Expected `max_cohort_size` as int"),
         ({"min_cohort_size": np.int64(3)}, "min_cohort_size as a whole number"),
-        ({**BY_COUNTS, "min_num_examples": 1.5}, "Expected `min_num_examples` as int"),
         ({**BY_DRAWS, "draws": 2}, "as many draws as clients"),
         ({"corrupt": 0.6, "dropout": 0.4}, "dropout \\+ corrupt < 1"),
     ],
@@ -340,8 +327,9 @@ def test_masked_sums_and_key_holders_need_as_many_of_the_ordered(called: int) ->
     """Noise was sized for 19 clients: of 20 that were ordered, one more may collude, whoever is called."""
     spec = replace(OWN, sensitivity={("client", "zero-out"): 1.0}, cohort=19)
     words = {"noise": "distributed", "noise_multiplier": 8.0, "unit": "client", "adjacency": "zero-out"}
-    cohorts = {"min_cohort_size": 15, "max_cohort_size": 20, "min_honest": 5, "max_client_weight": 0.5}
-    plan = Plan(sum="masked", delta=1e-5, max_rounds=1, corrupt=0.155, dropout=0.1, **words, **cohorts)
+    cohorts = {"min_cohort_size": 15, "max_cohort_size": 20, "min_honest": 5}
+    terms = {**TERMS, "corrupt": 0.155, "dropout": 0.1, "non_private": ()}
+    plan = Plan(sum="masked", **{**terms, **words, **cohorts})
     policy = masked.Masked(plan).policy([spec], 20)
     assert policy.least_survivors == scheme.required_contributions(plan, [spec], called, Weights((1,) * 20))
     with pytest.raises(ConfigError, match="19 survivors"):

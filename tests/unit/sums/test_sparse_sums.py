@@ -7,15 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.every import every
-from support.hidden_plans import hidden
 
-from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Sum, ValueSpec
 from securefl.core.errors import LocalProtocolError, RemoteProtocolError
 from securefl.core.grid import Grid
 from securefl.core.release import Delivered
 from securefl.core.sparse import sparse
-from securefl.mechanisms.charges import fewest_behind_an_entry
 from securefl.sums import clear
 
 MAP = ValueSpec(name="map", reduction="sum", reveals="a map", packed=True, grid=Grid(step=1.0, bound=1.0))
@@ -62,16 +59,3 @@ def test_a_dense_sum_is_not_taken_sparse() -> None:
 def test_only_sums_are_packed() -> None:
     with pytest.raises(LocalProtocolError, match="a sum if `packed`"):
         ValueSpec(name="loss", reduction="none", reveals="its loss", packed=True)
-
-
-def test_an_entry_has_as_many_contributors_as_its_cohort_would_need() -> None:
-    """After the largest dropout and without those who collude and one observer, enough honest ones."""
-    plan = Plan(delta=1e-6, max_rounds=1)
-    assert fewest_behind_an_entry(plan, 10) == 1
-    masked = hidden(plan, 10)
-    assert fewest_behind_an_entry(masked, 10) == 3
-    assert fewest_behind_an_entry(replace(masked, min_cohort_size=6), 10) == 6
-    assert fewest_behind_an_entry(replace(masked, dropout=0.3), 10) == 3 + 3
-    some = replace(masked, min_cohort_size=8, dropout=0.3, corrupt=0.2)
-    assert fewest_behind_an_entry(replace(some, min_honest=3), 10) == 3 + 2 + 3
-    assert fewest_behind_an_entry(replace(some, max_client_weight=0.3), 10) == 3 + 2 + 5, "1 / 4 is below 0.3"

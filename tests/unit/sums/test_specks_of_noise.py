@@ -31,14 +31,9 @@ def made(epsilon: str) -> tuple[Plan, list[ValueSpec]]:
 
 
 @every("epsilon", HUGE)
-def test_its_sessions_are_counted(epsilon: str) -> None:
+def test_its_sessions_are_counted_and_its_card_says_what_is_read(epsilon: str) -> None:
     plan, specs = made(epsilon)
     assert any(Protection(plan, spec).bare for spec in specs)
-
-
-@every("epsilon", HUGE)
-def test_its_card_says_what_a_crafted_model_reads(epsilon: str) -> None:
-    plan, specs = made(epsilon)
     said = learns(plan, specs, "server")
     assert "crafts the model" in said
     assert "differences" in said

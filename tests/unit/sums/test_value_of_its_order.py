@@ -41,7 +41,9 @@ class Mute:
         self._machine, self._victim = machine, victim
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._machine, name)
+        own = getattr(self._machine, name)
+        moves = name in ("begin", "receive", "provide", "deadline")
+        return (lambda *of: self._cut(own(*of))) if moves else own
 
     def _cut(self, step: Step[Any]) -> Step[Any]:
         out = []
@@ -53,18 +55,6 @@ class Mute:
             if to:
                 out.append(replace(one, to=tuple(to)))
         return replace(step, out=tuple(out))
-
-    def begin(self) -> Step[Any]:
-        return self._cut(self._machine.begin())
-
-    def receive(self, state: Any, sender: str, message: Any) -> Step[Any]:
-        return self._cut(self._machine.receive(state, sender, message))
-
-    def provide(self, state: Any, answer: Any) -> Step[Any]:
-        return self._cut(self._machine.provide(state, answer))
-
-    def deadline(self, state: Any) -> Step[Any]:
-        return self._cut(self._machine.deadline(state))
 
 
 class Deaf:
@@ -97,6 +87,12 @@ def _lie(self: Any, query: Any, header: Any, transport: Any, scores: Any, victim
     return found or engine.no_answers(query)
 
 
+def require_unread(total: Any, own: Any) -> None:
+    """The total does not stand for the victim's value."""
+    error, most = (float(np.abs(one[FIRST_LAYER]).max()) for one in (total - own, own))
+    assert error > 0.1 * most, f"read to {error:.2g} of {most:.2g}"
+
+
 @every("how", ["masked", "two-server"])
 def test_a_value_kept_for_one_order_is_in_no_sum_of_another(
     how: str, monkeypatch: pytest.MonkeyPatch
@@ -109,9 +105,7 @@ def test_a_value_kept_for_one_order_is_in_no_sum_of_another(
     parties = Parties(options, how, dropout=0.0, max_retries=0, min_cohort_size=6)
     answers = parties.ask(1, EVERYBODY, parties.algorithm.start().broadcast)
     if answers.survivors:
-        found, true = parties.total(answers)[FIRST_LAYER], parties.own[VICTIM][-1][FIRST_LAYER]
-        error = float(np.abs(found - true).max())
-        assert error > 0.1 * np.abs(true).max(), f"read to {error:.2g} of {np.abs(true).max():.2g}"
+        require_unread(parties.total(answers), parties.own[VICTIM][-1])
 
 
 def test_nor_between_parties_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +128,4 @@ def test_nor_between_parties_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with closing(sessions.Place(tmp_path, study)) as place:
         total = place.begin().total(sessions.EVERYBODY)
     if total is not None:
-        found, true = total[FIRST_LAYER], seen[-1][FIRST_LAYER]
-        error = float(np.abs(found - true).max())
-        assert error > 0.1 * np.abs(true).max(), f"read to {error:.2g} of {np.abs(true).max():.2g}"
+        require_unread(total, seen[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,26 +97,11 @@ class Parties:
         )
 
 
-@SETS
-def test_a_sum_crosses_as_bytes_and_is_exact(parameters: Parameters) -> None:
-    parties = Parties(replace(TERMS, parameters=parameters, length=9000))
-    vectors = parties.vectors(clients=4)
-    vectors[:, 0], vectors[:, -1] = 1000, -1000
-    total = parties.total(vectors)
-    blinded, request = parties.evaluator.request(total)
-    result = parties.evaluator.unblind(blinded, parties.opener.open(request))
-    assert result.dtype == np.int64
-    np.testing.assert_array_equal(result, vectors.sum(axis=0))
-    assert blinded.senders == ("client 0", "client 1", "client 2", "client 3")
-
-
 def test_sizes_are_fixed() -> None:
     parties = Parties(replace(TERMS, length=2 * N + 1))  # 14 bits: two to a residue of 29
-    assert (parties.terms.lanes, parties.terms.ciphertexts, parties.terms.integers) == (2, 2, 2 * N)
     message = parties.client.encrypt(np.zeros(2 * N + 1, dtype=np.int64))
-    assert len(message) == parties.evaluator.message_bytes == 16 + 2 * 2 * N * 12
     _, request = parties.evaluator.request(parties.added([message]))
-    assert len(request) == len(message) + 64
+    assert len(message) == parties.evaluator.message_bytes == 16 + 2 * 2 * N * 12 == len(request) - 64
     assert len(parties.opener.open(request)) == 16 + 2 * N * 4
 
 
@@ -130,12 +116,6 @@ def test_vectors_of_zeros_sum_to_zeros() -> None:
     """SEAL refuses to transform a plaintext of zeros; here it never sees one."""
     parties = Parties()
     assert not parties.summed(parties.total(np.zeros((3, 100), dtype=np.int64))).any()
-
-
-def test_two_encryptions_of_one_vector_differ() -> None:
-    parties, vector = Parties(), np.ones(100, dtype=np.int64)
-    first, second = (np.frombuffer(parties.client.encrypt(vector), np.uint8)[16:] for _ in range(2))
-    assert (first != second).mean() > 0.9
 
 
 # Terms and values -------------------------------------------------------------------------------
@@ -162,9 +142,7 @@ def test_terms_that_could_wrap_or_fail_are_refused(change: dict[str, int], match
     "vector",
     [
         np.zeros(99, dtype=np.int64),
-        np.zeros((1, 100), dtype=np.int64),
         np.zeros(100, dtype=np.int32),
-        np.zeros(100),
         np.full(100, 1001),
         np.full(100, -1001),
         np.full(100, np.iinfo(np.int64).min),
@@ -214,22 +192,6 @@ def test_the_largest_flooding_and_noise_leave_the_sum_exact(parameters: Paramete
     assert ((opened < 0) == negative).all()
     result = parties.evaluator.unblind(blinded, parties.opener.open(request))
     np.testing.assert_array_equal(result, vectors.sum(axis=0))
-
-
-def test_noise_beyond_half_of_the_first_prime_is_where_exactness_ends() -> None:
-    """So the margin is what holds it: the same ciphertext with a little less noise sums up."""
-    terms = replace(TERMS, clients=1)
-    half, sigma = COMPACT.primes[0] // 2, terms.sigma
-    moduli, vector = np.array(COMPACT.primes)[:, None], np.arange(100)
-    for noise, exact in ((half - int(10 * sigma), True), (half + int(10 * sigma), False)):
-        parties = Parties(terms)
-        coefficients = (terms.encode(vector)[0].astype(np.int64) + noise) % moduli
-        total = parties.added([parties.forged(coefficients.astype(np.uint64))])
-        if exact:
-            np.testing.assert_array_equal(parties.summed(total), vector)
-        else:
-            with pytest.raises(RemoteProtocolError, match="out of range"):
-                parties.summed(total)
 
 
 @SETS
@@ -291,28 +253,29 @@ def test_a_later_ciphertext_of_a_message_passes_the_gate_too() -> None:
 
 
 @every(
-    "foreign",
+    "changed",
     [
-        replace(TERMS, place=replace(PLACE, session=b"other")),
-        replace(TERMS, place=replace(PLACE, round=4)),
-        replace(TERMS, place=replace(PLACE, attempt=1)),
-        replace(TERMS, place=replace(PLACE, stage="profile")),
-        replace(TERMS, place=replace(PLACE, name="counts")),
-        replace(TERMS, bound=1001),
-        replace(TERMS, length=99),
-        replace(TERMS, clients=6),
+        *(
+            {"place": replace(PLACE, **place)}
+            for place in ({"session": b"other"}, {"round": 4}, {"attempt": 1})
+        ),
+        *({"place": replace(PLACE, **place)} for place in ({"stage": "profile"}, {"name": "counts"})),
+        {"bound": 1001},
+        {"length": 99},
+        {"clients": 6},
     ],
 )
-def test_bytes_of_another_place_or_other_terms_are_refused(foreign: SumTerms) -> None:
-    here, there = Parties(), Parties(foreign)
-    message = there.client.encrypt(np.zeros(foreign.length, dtype=np.int64))
-    with pytest.raises(RemoteProtocolError, match=r"mallory .*another kind"):
-        here.evaluator.add(None, message, sender="mallory")
+def test_bytes_of_another_place_or_other_terms_are_refused(changed: Any) -> None:
+    here, there = Parties(), Parties(replace(TERMS, **changed))
+    message = there.client.encrypt(np.zeros(there.terms.length, dtype=np.int64))
     blinded, request = there.evaluator.request(there.added([message]))
-    with pytest.raises(RemoteProtocolError, match=r"evaluator .*another kind"):
-        here.opener.open(request)
-    with pytest.raises(RemoteProtocolError, match=r"key holder .*another kind"):
-        here.evaluator.unblind(blinded, there.opener.open(request))
+    for refuse, who in (
+        (lambda: here.evaluator.add(None, message, sender="mallory"), "mallory"),
+        (lambda: here.opener.open(request), "evaluator"),
+        (lambda: here.evaluator.unblind(blinded, there.opener.open(request)), "key holder"),
+    ):
+        with pytest.raises(RemoteProtocolError, match=f"{who} .*another kind"):
+            refuse()
 
 
 def test_a_foreign_key_is_refused() -> None:
@@ -338,35 +301,30 @@ def test_a_client_counts_once_and_no_more_clients_than_declared() -> None:
 # Requests and openings --------------------------------------------------------------------------
 
 
+def signed(body: bytes, by: SigningKey = SIGNER) -> bytes:
+    return body + by.sign(body).raw
+
+
 @every("damage", [*DAMAGES, "flip", "unsigned", "stranger"])
 def test_the_key_holder_opens_what_its_evaluator_signed_alone(damage: str) -> None:
     parties = Parties()
     _, request = parties.evaluator.request(parties.total(parties.vectors()))
+    body = request[:-64]
     match damage:
         case "flip":
             bad = request[:20] + bytes([request[20] ^ 1]) + request[21:]
         case "unsigned":
-            bad = request[:-64] + bytes(64)
+            bad = body + bytes(64)
         case "stranger":
-            bad = request[:-64] + SigningKey.generate().sign(request[:-64]).raw
+            bad = signed(body, SigningKey.generate())
+        case "large" | "transparent":
+            bad = signed(damaged(body, damage))
         case _:
             bad = damaged(request, damage)
-            if damage in ("large", "transparent"):
-                body = bad[:-64] if damage == "large" else bad[: len(request) - 64]
-                bad = body + SIGNER.sign(body).raw
     with pytest.raises(RemoteProtocolError, match="evaluator in phase gate"):
         parties.opener.open(bad)
     assert parties.store.opened == 0
     parties.opener.open(request)
-
-
-def test_a_replayed_request_gets_the_stored_answer_and_counts_once() -> None:
-    parties = Parties()
-    _, request = parties.evaluator.request(parties.total(parties.vectors()))
-    assert len({parties.opener.open(request) for _ in range(50)}) == 1
-    assert parties.store.opened == TERMS.integers == N
-    again = SumOpener(parties.pair, TERMS, SIGNER.public, openings=parties.store)
-    assert again.open(request) == parties.opener.open(request)
 
 
 def test_a_place_is_opened_for_one_request_alone() -> None:
@@ -411,25 +369,13 @@ def test_replies_out_of_range_are_refused(damage: str) -> None:
 @every(("word", "shift"), [(0, COMPACT.primes[1] // 3), (7, 1), (2 * N - 1, 1)])
 def test_replies_that_are_no_sum_within_the_bound_are_refused(word: int, shift: int) -> None:
     """Far past the largest sum, past it by one, and a value behind the vector's end."""
-    parties = Parties(replace(TERMS, bound=100, length=3 * N - N // 2))
-    assert (parties.terms.lanes, parties.terms.ciphertexts) == (2, 2)
+    parties = Parties(replace(TERMS, bound=100, length=3 * N - N // 2))  # two lanes
     blinded, request = parties.evaluator.request(parties.total(np.full((5, parties.terms.length), 100)))
-    reply = bytearray(parties.opener.open(request))
-    at = 16 + 4 * word
-    changed = (int.from_bytes(reply[at : at + 4], "little") + shift) % COMPACT.primes[1]
-    reply[at : at + 4] = changed.to_bytes(4, "little")
+    reply = parties.opener.open(request)
+    words = np.frombuffer(reply[16:], "<u4").copy()
+    words[word] = (int(words[word]) + shift) % COMPACT.primes[1]
     with pytest.raises(RemoteProtocolError, match=r"unknown .*out of range"):
-        parties.evaluator.unblind(blinded, bytes(reply))
-
-
-def test_vectors_far_beyond_the_bound_spoil_the_sum_visibly() -> None:
-    parties = Parties()
-    rng = np.random.default_rng(5)
-    rows = [[rng.integers(0, p, N, dtype=np.uint64) for p in COMPACT.primes] for _ in range(2)]
-    junk = parties.client._tag + gate.pack(np.array(rows), COMPACT.primes)
-    total = parties.added([parties.client.encrypt(parties.vectors(1)[0]), junk])
-    with pytest.raises(RemoteProtocolError, match="unknown in phase sum"):
-        parties.summed(total)
+        parties.evaluator.unblind(blinded, reply[:16] + words.tobytes())
 
 
 def test_why_server_and_clients_must_not_collude() -> None:
@@ -503,12 +449,3 @@ def test_pads_are_uniform_below_their_modulus(modulus: int) -> None:
     bins = min(modulus, 50)
     found = np.array([int(v) * bins // modulus for v in drawn])
     assert stats.chisquare(np.bincount(found, minlength=bins)).pvalue > 1e-7
-
-
-def test_pads_are_not_printed() -> None:
-    parties = Parties()
-    total = parties.total(parties.vectors())
-    blinded, _ = parties.evaluator.request(total)
-    assert "pads" not in repr(blinded)
-    assert "residues" not in repr(total)
-    assert "client 2" in repr(blinded)
