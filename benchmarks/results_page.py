@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
-from math import nan
 
 import pandas as pd
 from flatness import LASTING, STEADY, flatness, quarters
@@ -21,7 +20,7 @@ from kept import DOCS, RESULTS, read
 
 from securefl.published import Measure, Table, comparison
 from securefl.published.table import tasks
-from securefl.report.significance import least_pairs, student
+from securefl.report.significance import student
 
 sys.path.append(str(DOCS.parent / "tools"))
 import made
@@ -34,28 +33,7 @@ def figures_of(file: str) -> tuple[Table, pd.DataFrame]:
     """A published table, and its figures as `comparison.compare` has them, from benchmarks/results."""
     (point,) = entry_points(group="securefl.tables", name=file.removesuffix("_tuned"))
     table = point.load()
-    kept = comparison.read(RESULTS / f"{file}.csv", table)
-    return table, comparison.compare(table, kept) if "value" in kept else without_seeds(table, kept)
-
-
-def without_seeds(table: Table, kept: pd.DataFrame) -> pd.DataFrame:
-    """The figures of a file of means, whose values by seed were not kept: no intervals, no effect sizes."""
-    ours = {part.name: row.label for part in table.parts for row in part.rows if row.arm == part.ours}
-    cells = ["part", "measure"]
-    best = kept[kept["system"] == kept["part"].map(ours)].set_index(cells)
-    best = best.loc[kept.set_index(cells).index].set_index(kept.index)
-    gaps = kept["measured"] - best["measured"]
-    higher = kept["measure"].map(lambda name: Measure(name).higher_is_better)
-    rival = kept["adjusted_p"].notna()
-    needed = rival.groupby([kept[cell] for cell in cells]).transform("sum").clip(lower=1).map(least_pairs)
-    return kept.assign(
-        lead=gaps.where(~higher, -gaps).where(rival),
-        **dict.fromkeys(("low", "high", "effect"), nan),
-        level=0,
-        p=kept["adjusted_p"].where(kept["seeds"] >= needed),
-        needed=needed.where((kept["reached"] + best["reached"]).gt(0)),
-        own_reached=best["reached"],
-    )
+    return table, comparison.compare(table, comparison.read(RESULTS / f"{file}.csv", table))
 
 
 def beside_published(file: str, measures: Sequence[str]) -> list[str]:
@@ -102,9 +80,7 @@ def sentence(table: Table, figures: pd.DataFrame, measures: Sequence[str]) -> st
         ]
         found.append(f"{measure}: {'; '.join(said)}")
     seeds = figures["seeds"].iloc[0]
-    few = "One seed has no interval." if seeds == 1 else "Values by seed were not kept: there is no interval."
-    few = "" if figures["low"].notna().any() else f" {few}"
-    return f"{'. '.join(found)}. Seeds: {seeds}.{few}"
+    return f"{'. '.join(found)}. Seeds: {seeds}."
 
 
 def _row(*cells: object) -> str:
@@ -122,7 +98,6 @@ PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
     "FedProf v1's Table 2": ("fedprof_v1_table_2_tuned", _BEST),
     "FedProf v1's Table 3": ("fedprof_v1_table_3_twin_tuned", _BEST),
     "FedCor's Table 1": ("fedcor_table_1_twin_tuned", ("rounds", "best accuracy")),
-    "FedCor's Table 1 on CIFAR-10": ("fedcor_table_1_cifar10_twin", ("rounds", "best accuracy")),
     "FedLog's Table 1": ("fedlog_table_1_mnist_twin_tuned", _SENT),
     "FedLog's Table 1 on CIFAR-10": ("fedlog_table_1_cifar10_twin", _SENT),
     "FedLog's Figure 2, two lengths of bodies": (
@@ -165,7 +140,7 @@ def claims() -> Iterator[str]:
                 f"{name} {'leads' if printed.min() > 0 else 'does not lead'} in {measure}",
                 f"{number(printed.min())} over {printed.idxmin()}",
                 f"{lead}, {comparison.verdict(rival)} {rival.system}",
-                "–" if pd.isna(rival.low) else comparison.interval_words(measure, rival),
+                comparison.interval_words(measure, rival) or "–",
                 rival.seeds,
                 task,
             )

@@ -40,7 +40,7 @@ class Prior(Ranged):
     chi: added to every entry of R, as the features of records would be.
     nu: added to N, as that number of records would be.
 
-    It is public. The paper takes chi 0 and nu 1; its authors' code takes nu 0.
+    It is public. The paper takes chi 0 and nu 1; its authors' code takes nu 0: the preset "authors".
 
     Raises ValueError unless -2^20 <= chi <= 2^20 and 0 <= nu <= 2^40.
 

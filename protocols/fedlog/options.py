@@ -5,9 +5,10 @@ The server asks for the sum of the clients' sufficient statistics. The head maxi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -77,6 +78,7 @@ class FedLog(Ranged):
     'public'
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "authors": {"prior": {"nu": 0.0}}}
     body: Literal["public", "private", "dp-sgd"] = field(default="public", metadata={"words": _BODIES.get})
     clip: Clipping = field(default_factory=Clipping)
     client_bound: ClientBound = None

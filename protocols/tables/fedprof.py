@@ -87,6 +87,7 @@ def digits_setting(rounds: int, clients: int, rate: float) -> dict[str, Any]:
         "study.target": 0.9,
         "data.source": "EMNIST digits",
         "data.clients": clients,
+        "data.records": 240_000,
         "data.partition.share": 0.6,
         "model.kind": "lenet5",
         "corruption.irrelevant": 0.15,

@@ -186,7 +186,7 @@ def _reproduce(
         table, results = _run_tuned(table, folder, run, console)
     else:
         results = run(table, folder)
-    metrics = {part: with_figures(own) for part, own in results.items()}
+    metrics = {part: with_figures(own, table.measures) for part, own in results.items()}
     _told(name, command, folder, table, results, metrics, as_json)
     console.print(f"({time.perf_counter() - began:.0f} s)", highlight=False)
     end_told({part: own.alarms for part, own in results.items()}, all(own.learnt for own in results.values()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import product
 from math import inf, nan
 from pathlib import Path
@@ -49,7 +49,7 @@ _COSTS: Final = {
 """The column of metrics behind these measures, and how many of its units make one."""
 
 
-def with_figures(results: Results) -> pd.DataFrame:
+def with_figures(results: Results, measures: Collection[Measure] = ()) -> pd.DataFrame:
     """The metrics of a study with a column for each measure of clients, after each round with tested models.
 
     The column has the mean over the clients that have the figure. A client keeps its figure until it has
@@ -58,6 +58,7 @@ def with_figures(results: Results) -> pd.DataFrame:
 
     Args:
         results: of a part's runs.
+        measures: the table's. If the global accuracy is among them, it is the accuracy of its curves too.
 
     Returns:
         A row for each arm, seed and round.
@@ -77,7 +78,7 @@ def with_figures(results: Results) -> pd.DataFrame:
         metrics[measure.value] = mean.where(metrics["accuracy"].notna()).where(
             metrics["arm"].isin(own["arm"]), without.get(measure, 1.0)
         )
-    return metrics
+    return metrics.assign(accuracy=metrics[Measure.GLOBAL]) if Measure.GLOBAL in measures else metrics
 
 
 def costs(measure: Measure, metrics: pd.DataFrame) -> pd.Series:
@@ -237,8 +238,8 @@ def _leads(
 
     A run that never reached the target has a lower bound in place of a figure. Where the bound does not
     decide which of the two is better, the lead is 0, as of equal figures: no test counts it. Elsewhere it is
-    the least that it can be. If it speaks against the side that is ahead in the mean, it may be of any size:
-    it is ranked as infinite.
+    the least that it can be. If it does not speak for the side that is ahead in the mean, it may be of any
+    size: it is ranked as infinite.
     """
     own = own.loc[ours.index]
     gaps = (own["value"] - ours["value"]).to_numpy()
@@ -248,7 +249,8 @@ def _leads(
     known = np.where(gaps > 0, ours["reached"], own["reached"])
     leads = np.where(known, gaps, 0.0)
     bounds = ~(ours["reached"] & own["reached"]).to_numpy(bool)
-    return leads, np.where(bounds & (leads * leads.mean() < 0), np.copysign(inf, leads), leads)
+    unsure = bounds & (leads != 0) & (leads * leads.mean() <= 0)
+    return leads, np.where(unsure, np.copysign(inf, leads), leads)
 
 
 def rows(figures: pd.DataFrame) -> list[dict[str, Any]]:
@@ -290,7 +292,6 @@ def verdict(rival: Any) -> str:
         return "level under all seeds beside" if reached else "never at the target, like"
     if pd.isna(rival.p):
         return f"no p, which {rival.needed:.0f} seeds could make significant, beside"
-    # Means whose values by seed were not kept have no interval: there p alone decides.
     if rival.p >= LEVEL or rival.low <= 0 <= rival.high:
         return "not significant beside"
     return "ahead of" if rival.lead > 0 else "behind"
@@ -307,8 +308,15 @@ def _signed(value: float, digits: int) -> str:
 
 
 def interval_words(measure: Measure, rival: Any) -> str:
-    """The ends of the interval of a lead: a row of `compare`."""
+    """The ends of the interval of a lead: a row of `compare`. Empty under one seed, and if it is a bound."""
+    if pd.isna(rival.low) or _bound(rival):
+        return ""
     return f"{number_words(measure, rival.low)} to {number_words(measure, rival.high)}"
+
+
+def _bound(rival: Any) -> bool:
+    """Whether a lead is the least that it can be. An infinite interval says more than that."""
+    return bool(np.isfinite(rival.low)) and min(rival.reached, rival.own_reached) < rival.seeds
 
 
 def lead_words(measure: Measure, rival: Any, unit: str = "") -> str:
@@ -320,8 +328,10 @@ def lead_words(measure: Measure, rival: Any, unit: str = "") -> str:
         reached = rival.reached or rival.own_reached
         return f"{number_words(measure, 0.0)}{unit}, level under all seeds" if reached else "–"
     lead = f"{number_words(measure, rival.lead)}{unit}"
-    if pd.notna(rival.low):
-        lead += f" [{interval_words(measure, rival)}]"
+    if _bound(rival):
+        lead = f"{'≥' if rival.lead > 0 else '≤'} {lead}"
+    if interval := interval_words(measure, rival):
+        lead += f" [{interval}]"
     effect = f", r {_signed(rival.effect, 2)}" if pd.notna(rival.effect) else ""
     level = f", level in {rival.level:.0f} of {rival.seeds} seeds" if rival.level else ""
     p = "" if pd.isna(rival.p) else f", p {rival.p:.3f}" if rival.p >= 0.001 else ", p below 0.001"
@@ -362,9 +372,9 @@ def lines(table: Table, figures: pd.DataFrame) -> list[str]:
         "be significant, there is no p, but the number of seeds that could if further ones differ: "
         "securefl reproduce TABLE --seeds NUMBER.",
         *(f"- {claim}" for claim in claims(table, figures)),
-        "≥: some runs never reached the target, so the value is a lower bound from their whole length. A "
-        "lead is then the least that it can be, and 0 under a seed whose bounds decide nothing (level). The "
-        "interval is infinite if a bound speaks against the system that is ahead.",
+        "≥ and ≤: some runs never reached the target, so the value is a bound from their whole length. A "
+        "lead is then the least that it can be, and 0 under a seed whose bounds decide nothing (level). It "
+        "has no interval, or an infinite one if a bound speaks against the system that is ahead.",
         "Differences from the paper:",
         *(f"- {difference}" for difference in differences(table)),
     ]

@@ -304,6 +304,7 @@ def differences(table: Table) -> tuple[str, ...]:
 
 _SAME_TASK: Final = {
     "model.kind": "{}",
+    "model.width": "width {}",
     "data.source": "{}",
     "data.clients": "{} clients",
     "data.records": "{} records",

@@ -154,7 +154,8 @@ def test_foreign_sessions_and_evaluators_are_refused(place: Place, tmp_path: Pat
 
 def test_no_input_and_no_file_of_another_kind_is_overwritten(place: Place) -> None:
     keys = ("--public", place.root / "K/public.key", "--evaluator", place.root / "V/evaluator.key")
-    more = ("--baseline", place.root / "b.json", place.root / "p1.enc", "-o")
+    # A key for a baseline: the output is refused before any input is read, since a match may spend a profile.
+    more = ("--baseline", place.root / "K/public.key", place.root / "p1.enc", "-o")
     for name, said in (
         ("p1.enc", "an input. Choose another"),
         *((other, "Choose another path") for other in ("K/secret.key", "V/evaluator.pub", "p1.json")),

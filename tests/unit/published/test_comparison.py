@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 from pathlib import Path
 
 import pandas as pd
@@ -34,7 +34,7 @@ def test_the_table_in_lines() -> None:
         "                 best accuracy                    rounds to 0.2",
         "Avg   published  0.500 ± 0.01                     –",
         "      measured   0.200 ± 0.141                    ≥ 2.0 (1 of 2)",
-        "      lead       0.250 [−0.385 to 0.885], r 1.00  0.5 [−5.9 to 6.9], level in 1 of 2 seeds",
+        "      lead       0.250 [−0.385 to 0.885], r 1.00  ≥ 0.5, level in 1 of 2 seeds",
         "Ours  published  0.600                            N/A",
         "      measured   0.450 ± 0.071                    1.5 ± 0.7",
         "",
@@ -114,6 +114,13 @@ def test_a_run_that_never_reached_the_target_may_be_behind_by_any_number_of_roun
     assert "Infinity" not in json.dumps(comparison.rows(figures))
 
 
+def test_a_bound_against_nobody_has_an_infinite_interval() -> None:
+    """The mean lead is 0: of two leads as large, one is a bound, and may be of any size."""
+    even = metrics(FedAvg=[[0.3, 0.3, 0.3], [0.1, 0.1, 0.3]], FedProf=[[0.1, 0.1, 0.1], [0.3, 0.3, 0.3]])
+    figures = compared(replace(TABLE, measures=(Measure.ROUNDS,)), even)
+    assert figures[["lead", "low", "high"]].iloc[0].tolist() == [0.0, -inf, inf]
+
+
 def test_one_seed_has_a_lead_and_nothing_that_needs_two() -> None:
     figures = compared(TABLE, metrics(FedAvg=[[0.1]], FedProf=[[0.4]]))
     assert figures[["deviation", "low", "high", "effect", "p"]].isna().all(axis=None)
@@ -127,6 +134,9 @@ def test_an_arm_that_never_reaches_its_target_has_bounds_and_no_deviation() -> N
     # In half of the seeds the own system reached it in the last round: that is no difference that is known.
     assert figures["level"].tolist()[:3:2] == [3, 3]
     assert figures["lead"].tolist()[0] == 0.5
+    # A lead of bounds is one, and has no interval.
+    said = comparison.lead_words(Measure.ROUNDS, next(figures.itertuples()))
+    assert said == "≥ 0.5, r 1.00, level in 3 of 6 seeds"
     assert figures["p"].isna().all()
     nobody = compared(TABLE, metrics(FedAvg=[[0.1, 0.1]] * 6, FedProf=[[0.1, 0.1, 0.1]] * 6))
     assert comparison.claims(TABLE, nobody)[1] == "one, rounds: Ours: never at the target, like Avg."

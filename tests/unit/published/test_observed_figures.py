@@ -56,6 +56,8 @@ def test_the_global_accuracy_of_personal_models_is_a_figure() -> None:
     found = with_figures(results(("a", 3, 0, "global accuracy", 0.3), personal="a"))
     assert (value(Measure.GLOBAL, found), value(Measure.LAST, found)) == (0.3, 0.4)
     assert value(Measure.GLOBAL, found, "b") == 0.5
+    drawn = with_figures(results(("a", 3, 0, "global accuracy", 0.3), personal="a"), [Measure.GLOBAL])
+    assert value(Measure.LAST, drawn) == 0.3
     assert isnan(value(Measure.GLOBAL, with_figures(results(personal="a")), "a"))
 
 
