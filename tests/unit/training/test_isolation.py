@@ -32,7 +32,7 @@ from securefl.training import ModelConfig, to_vector
 from securefl.training.augmentation import Augmented
 from securefl.training.chunks import body_features, record_losses
 from securefl.training.dpsgd import train_privately
-from securefl.training.isolation import sentence
+from securefl.training.isolation import _require_alike, sentence
 from securefl.training.private_layers import make_private
 from securefl.training.profiling import outputs
 from securefl.training.row_wise import outside
@@ -1238,3 +1238,11 @@ def test_kernels_of_listed_layers_that_mix_rows_are_refused(
         if kernel == Leaking.apply:
             break  # outputs are those of each record alone
     np.testing.assert_array_equal(flat(model), before)
+
+
+def test_kernels_may_differ_where_both_overflow_and_nowhere_else() -> None:
+    model = nn.Linear(1, 1)
+    _require_alike(model, torch.tensor([[torch.inf, 0.0]]), torch.tensor([[torch.inf, torch.nan]]))
+    for together in ([1.0, 0.0], [torch.inf, 0.0]):
+        with pytest.raises(ConfigError, match="one by one"):
+            _require_alike(model, torch.tensor([together]), torch.tensor([[1.0, torch.nan]]))
