@@ -25,14 +25,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import cross_entropy
 
-from securefl.core.errors import ConfigError, DataError
+from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.training import ModelConfig, isolation, to_vector
+from securefl.training import ModelConfig, to_vector
 from securefl.training.augmentation import Augmented
 from securefl.training.chunks import body_features, record_losses
 from securefl.training.dpsgd import train_privately
-from securefl.training.isolation import sentence
+from securefl.training.isolation import _require_alike, sentence
 from securefl.training.private_layers import make_private
 from securefl.training.profiling import outputs
 from securefl.training.row_wise import outside
@@ -1240,16 +1240,9 @@ def test_kernels_of_listed_layers_that_mix_rows_are_refused(
     np.testing.assert_array_equal(flat(model), before)
 
 
-def test_the_attack_a_model_that_overflows_passes_for_no_test() -> None:
-    """What was found is kept by the layers and not by the values: the next broadcast would go untested."""
-    model, mixes = nn.Sequential(nn.Linear(1, 2), nn.Softmax(0)), "computes its records one by one"
-    columns = (torch.zeros(4, 1),)
-    for weight in (torch.inf, torch.nan):
-        with torch.no_grad():
-            model[0].weight.fill_(weight)
-        with pytest.raises(DataError, match="overflows"):
-            isolation.require_apart(model, "outputs", model, *columns, rows=4)
-    with torch.no_grad():
-        model[0].weight.fill_(1.0)
-    with pytest.raises(ConfigError, match=mixes):
-        isolation.require_apart(model, "outputs", model, *columns, rows=4)
+def test_kernels_may_differ_where_both_overflow_and_nowhere_else() -> None:
+    model = nn.Linear(1, 1)
+    _require_alike(model, torch.tensor([[torch.inf, 0.0]]), torch.tensor([[torch.inf, torch.nan]]))
+    for together in ([1.0, 0.0], [torch.inf, 0.0]):
+        with pytest.raises(ConfigError, match="one by one"):
+            _require_alike(model, torch.tensor([together]), torch.tensor([[1.0, torch.nan]]))
