@@ -79,12 +79,19 @@ def _settings(layer: nn.Module) -> Iterator[Hashable]:
         yield key, value if isinstance(value, bool | int | float | str) else id(value)
 
 
-def _once(model: nn.Module, what: Hashable, key: Hashable, explore: Callable[[], T]) -> T:
-    """The findings of `explore`, which is called again if the key differs from that of the last call."""
+def _once(model: nn.Module, what: Hashable, key: Hashable, explore: Callable[[], tuple[T, bool]]) -> T:
+    """The findings of `explore`, which is called again if the key differs from that of the last call.
+
+    With its findings it says whether they are kept. Values are not in the key: under a broadcast that
+    overflows nothing could be compared, and the next one must be tested.
+    """
     tried = _TRIED.setdefault(model, {})
-    if what not in tried or tried[what][0] != key:
-        tried[what] = key, explore()
-    found: T = tried[what][1]
+    if what in tried and tried[what][0] == key:
+        known: T = tried[what][1]
+        return known
+    found, kept = explore()
+    if kept:
+        tried[what] = key, found
     return found
 
 
@@ -145,14 +152,15 @@ def require_apart(model: nn.Module, what: Hashable, read: Read, *columns: Tensor
     ConfigError if a row depends on its place, or on other rows.
     """
 
-    def explore() -> None:
+    def explore() -> tuple[None, bool]:
         codes = codes_of(model)
         together = mixed(columns, rows, codes)
         own = [read(*(part[at : at + 1] for part in together)) for at in range(_BY_ONE)]
-        _require_alike(model, read(*together)[:_BY_ONE], torch.cat(own))
+        compared = _compared(model, read(*together)[:_BY_ONE], torch.cat(own))
         for probe in all_probes(columns, rows, codes):
             if not stay_apart(*(read(*part) for part in probe)):
                 raise _refused(model, "compute each row of a chunk on its own")
+        return None, compared
 
     with _undrawn(model):
         key = _key(model, columns, rows)
@@ -293,7 +301,7 @@ def _graph(model: nn.Module, what: Hashable, call: Call, columns: Sequence[Tenso
     """The graph of this call, after tests on public records, or that of an earlier call of this kind."""
     codes = codes_of(model)
 
-    def explore() -> Graph:
+    def explore() -> tuple[Graph, bool]:
         full, _ = probes_of(columns, rows, codes=codes)
         graph, entries = traced(model, call, full), entries_of(model)
 
@@ -307,8 +315,7 @@ def _graph(model: nn.Module, what: Hashable, call: Call, columns: Sequence[Tenso
         for probe in all_probes(columns, rows, codes):
             if not all(map(stay_apart, *map(passed, probe))):
                 raise _refused(model, "compute a record by the same bits in every place of a chunk")
-        _require_same_model(model, columns, rows, codes, draws=bool(graph.length))
-        return graph
+        return graph, _same_model(model, columns, rows, codes, draws=bool(graph.length))
 
     with _restored(model), _public(model):
         return _once(model, what, _key(model, columns, rows), explore)
@@ -325,19 +332,19 @@ def _refused(model: nn.Module, what: str) -> ConfigError:
     )
 
 
-def _require_same_model(
-    model: nn.Module, columns: Sequence[Tensor], rows: int, codes: int, *, draws: bool
-) -> None:
-    """Raises ConfigError if the model's outputs for a batch differ from those of its records one by one."""
-    x = mixed(columns, rows, codes)[0]
+def _same_model(model: nn.Module, columns: Sequence[Tensor], rows: int, codes: int, *, draws: bool) -> bool:
+    """Whether outputs for a batch could be compared with those of its records one by one: see `_compared`."""
+    x, compared = mixed(columns, rows, codes)[0], True
     for training in {False, model.training and not draws}:
         with in_mode(model, training=training), torch.no_grad():
             together = model(x.clone())
             by_one, _ = once(lambda record: model(record[None].clone())[0], (x,), None)
-        _require_alike(model, together, by_one)
+        compared &= _compared(model, together, by_one)
+    return compared
 
 
-def _require_alike(model: nn.Module, together: Any, by_one: Any) -> None:
+def _compared(model: nn.Module, together: Any, by_one: Any) -> bool:
+    """Whether a record has finite outputs in the batch and alone. Raises ConfigError if they differ."""
     if isinstance(together, Tensor) and isinstance(by_one, Tensor) and together.shape == by_one.shape:
         one, other = together.double().flatten(1), by_one.double().flatten(1)
         known = torch.isfinite(one) & torch.isfinite(other)
@@ -347,7 +354,7 @@ def _require_alike(model: nn.Module, together: Any, by_one: Any) -> None:
         one, other = one.where(known, 0.0), other.where(known, 0.0)
         room = _NEAR * torch.maximum(one.abs().amax(1), other.abs().amax(1)) + 1e-6
         if finite and bool(((one - other).abs().amax(1) <= room).all()):
-            return
+            return not overflow and bool(known.all(1).any())
     raise _refused(model, "compute a batch as it computes its records one by one")
 
 

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from opacus.validators import ModuleValidator
 from support import tiny_dpsgd
+from support.every import every
 from support.tiny_dpsgd import Own, Silent, Twice, config, flat, seeded, summed_by_hand
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,11 +29,11 @@ from torch.nn.functional import cross_entropy
 from securefl.core.errors import ConfigError
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
-from securefl.training import ModelConfig, to_vector
+from securefl.training import ModelConfig, isolation, to_vector
 from securefl.training.augmentation import Augmented
 from securefl.training.chunks import body_features, record_losses
 from securefl.training.dpsgd import train_privately
-from securefl.training.isolation import _require_alike, sentence
+from securefl.training.isolation import sentence
 from securefl.training.private_layers import make_private
 from securefl.training.profiling import outputs
 from securefl.training.row_wise import outside
@@ -1241,8 +1242,21 @@ def test_kernels_of_listed_layers_that_mix_rows_are_refused(
 
 
 def test_kernels_may_differ_where_both_overflow_and_nowhere_else() -> None:
-    model = nn.Linear(1, 1)
-    _require_alike(model, torch.tensor([[torch.inf, 0.0]]), torch.tensor([[torch.inf, torch.nan]]))
-    for together in ([1.0, 0.0], [torch.inf, 0.0]):
+    model, overflow = nn.Linear(1, 1), torch.tensor([[torch.inf, 0.0]])
+    assert not isolation._compared(model, overflow, torch.tensor([[torch.inf, torch.nan]]))
+    for together in (torch.tensor([[1.0, 0.0]]), overflow):
         with pytest.raises(ConfigError, match="one by one"):
-            _require_alike(model, torch.tensor([together]), torch.tensor([[1.0, torch.nan]]))
+            isolation._compared(model, together, torch.tensor([[1.0, torch.nan]]))
+
+
+@every("weight", [torch.inf, torch.nan])
+def test_the_attack_a_broadcast_that_overflows_is_kept_for_no_test(weight: float) -> None:
+    """What was found is kept by layers and not by values: the next broadcast would go untested."""
+    model = nn.Sequential(nn.Linear(1, 2), nn.Softmax(0))
+    columns, layer = (torch.zeros(4, 1),), model.get_submodule("0")
+    with torch.no_grad():
+        layer.get_parameter("weight").fill_(weight)
+        isolation.require_apart(model, "outputs", model, *columns, rows=4)
+        layer.get_parameter("weight").fill_(1.0)
+    with pytest.raises(ConfigError, match="one by one"):
+        isolation.require_apart(model, "outputs", model, *columns, rows=4)
