@@ -76,15 +76,6 @@ def test_sums_are_within_a_grid_step_of_those_of_clients_alone(changes: dict[str
     assert np.abs(vectors(one_by_one(fits(here))) - here.initial).max() > 1e-2, "they do train"
 
 
-def test_adam_stays_within_its_own_rounding() -> None:
-    # Adam divides by the root of a mean square. A slope near zero is of either sign by rounding, and moves an
-    # entry by up to the rate. In these few steps hardly any slope is that small.
-    here = problem(local(optimizer="adam", learning_rate=1e-3))
-    apart = np.abs(vectors(Batched(one_by_one)(fits(here))) - vectors(one_by_one(fits(here))))
-    assert apart.max() <= 0.1 * 1e-3
-    assert np.mean(apart <= 1e-3 * 1e-3) >= 0.999
-
-
 @pytest.mark.parametrize("hidden", [(16, 8), (13, 7)], ids=["even", "odd"])
 @pytest.mark.parametrize("penalised", [False, True])
 @pytest.mark.parametrize("clip", [Clipping(), Clipping(kind="bounded", bound=0.25)])
@@ -174,12 +165,6 @@ def test_a_shift_trains_beside_others_as_alone() -> None:
 def _nobody(fits: Sequence[TrainingJob]) -> list[TrainingResult]:
     assert not fits, "all of them can train side by side"
     return []
-
-
-def test_more_clients_than_stand_together() -> None:
-    here, many = problem(local()), records(2 * SLOTS + 3, "classification")
-    together, alone = (vectors(run(fits(here, many))) for run in (Batched(one_by_one), one_by_one))
-    np.testing.assert_allclose(together, alone, atol=1e-6)
 
 
 def test_the_slots_of_a_run_follow_from_the_cohort_of_its_plan() -> None:
@@ -374,14 +359,6 @@ def test_the_global_generators_are_left_alone() -> None:
     before = torch.get_rng_state()
     Batched(one_by_one)(fits(here))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_it_is_said_why_clients_train_one_by_one() -> None:
-    here = problem(local())
-    assert not why_alone(here)
-    images = replace(here, model=ModelConfig(kind="adds_cnn", width=0.1), shape=(1, 28, 28))
-    assert why_alone(images) == "AddsCNN is not the packaged stack of dense layers"
-    assert why_alone(problem(local(batch_size=MOST_ROWS + 1))).startswith("mini-batches of more than 1,024")
 
 
 def test_clients_with_dropout_train_alone() -> None:

@@ -12,17 +12,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 from support.tiny_dpsgd import SETTINGS, Own, Twice, config, images, keyed, seeded, trained
 from support.tiny_training import small_data, small_model
 from torch import Tensor, nn
 
-from securefl.accounting.composition import compose
 from securefl.accounting.events import steps_event
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import convert
 from securefl.dp.noise import Source
-from securefl.training import ModelConfig, evaluate, record_losses, to_vector
+from securefl.training import ModelConfig, record_losses, to_vector
 from securefl.training import dpsgd as module
 from securefl.training.dpsgd import train_privately
 from securefl.training.private_layers import make_private
@@ -281,16 +279,6 @@ def test_settings_out_of_range_are_refused_when_read(changes: dict[str, Any]) ->
     assert convert(DPSGD, SETTINGS, "dpsgd") == config()
     with pytest.raises(ConfigError, match="(?i)" + next(iter(changes))):
         convert(DPSGD, SETTINGS | changes, "dpsgd")
-
-
-def test_a_private_model_learns_real_digits() -> None:
-    digits, order = load_digits(), np.random.default_rng(1).permutation(1797)
-    x, y = (digits.images[order] / 16).astype(np.float32)[:, None], digits.target[order].astype(np.int64)
-    model = ModelConfig(kind="mlp", hidden=(32,)).build(x.shape[1:], 10, seed=0)
-    settings = config(sampling_rate=0.1, expected_batch=130, steps=150, learning_rate=1.0)
-    event = train_privately(model, x[:1300], y[:1300], settings, "cross_entropy", keyed())
-    assert compose({event: 1}, 1e-4) < 9
-    assert evaluate(model, x[1300:], y[1300:], "classification").accuracy > 0.8
 
 
 @pytest.mark.slow

@@ -72,11 +72,6 @@ def test_it_predicts_what_the_model_says(file: Path) -> None:
     assert list(trained.state_dict()) == list(values())
 
 
-def test_a_regression_predicts_values(tmp_path: Path) -> None:
-    save(tmp_path / "m", values(), changed(task="regression"))
-    assert load(tmp_path / "m").predict(X).shape == (5, 3)
-
-
 def test_a_flipped_bit_is_refused(file: Path) -> None:
     whole, taken = file.read_bytes(), []
     for place in range(0, 1700, 13):
@@ -221,25 +216,6 @@ def test_a_shared_part_fills_a_module_and_predicts_nothing(tmp_path: Path) -> No
     assert np.array_equal(found.module.state_dict()["fc2.weight"].numpy(), head["fc2.weight"])
     with pytest.raises(ConfigError, match="Name one client"):
         found.predict(X)
-
-
-@every(
-    "card",
-    [
-        {},
-        {**CARD, "model": None},
-        {**CARD, "model": {}},
-        {**CARD, "part": ...},
-        changed(shape="six"),
-        changed(outputs="x"),
-        changed(features={"kind": "unit-l2", "strange": 1}),
-        changed(hidden=["a"]),
-    ],
-)
-def test_a_card_that_says_too_little_is_refused(card: dict[str, Any], tmp_path: Path) -> None:
-    save(tmp_path / "m", values(), {name: value for name, value in card.items() if value is not ...})
-    with pytest.raises((DataError, ConfigError), match="Expected"):
-        load(tmp_path / "m")
 
 
 @pytest.mark.parametrize(

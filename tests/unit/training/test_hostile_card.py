@@ -98,7 +98,10 @@ def test_an_edited_card_is_noticed(tmp_path: Path) -> None:
         load(file)
 
 
-@every("told", [{"arm": "\x1b[2J"}, {"seed": "x"}, {"client": "../x"}, {"part": ["x"]}])
+@every(
+    "told",
+    [{"arm": "\x1b[2J"}, {"seed": "x"}, {"client": "../x"}, {"part": ["x"]}, {"model": None}, {"model": {}}],
+)
 def test_a_card_writes_nothing_odd_on_a_terminal(told: dict[str, Any], tmp_path: Path) -> None:
     file = write(tmp_path, {**CARD, **told})
     with pytest.raises(DataError, match="the whole card of a model"):

@@ -256,12 +256,6 @@ def test_one_record_fills_a_chunk_with_zeros_that_leave_no_trace(chunk: int) -> 
         assert torch.allclose(old - new, slope, atol=1e-6)
 
 
-def test_a_model_with_dropout_is_not_taken_for_one_that_mixes() -> None:
-    model = flat(nn.Dropout(0.5)).train()
-    train_privately(model, *records(3), STEP_OF_ONE, "cross_entropy", Source())
-    assert all(layer.training for layer in model.modules())
-
-
 def test_a_model_that_is_no_longer_finite_is_not_taken_for_one_that_mixes() -> None:
     model, (x, y) = made("dense"), records(3)
     with torch.no_grad():

@@ -10,14 +10,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
-from sklearn.datasets import load_digits
 from support.every import every
 from support.tiny_training import small_data, small_model
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.training import LocalTraining, ModelConfig, evaluate, load_vector, to_vector, train
+from securefl.training import LocalTraining, load_vector, to_vector, train
 
 
 def config(**changes: Any) -> LocalTraining:
@@ -31,15 +30,6 @@ def trained(
     model = copy.deepcopy(start or small_model())
     train(model, *small_data(), settings, "cross_entropy", np.random.default_rng(seed), round_number)
     return to_vector(model)
-
-
-def test_one_step_of_sgd_by_hand() -> None:
-    model = nn.Linear(1, 1)
-    load_vector(model, np.array([0.5, 0.1]))
-    x, y = np.array([[1.0], [3.0]], np.float32), np.array([[2.0], [1.0]], np.float32)
-    train(model, x, y, config(steps=1, epochs=None), "mse", np.random.default_rng(0), 0)
-    # residuals: 0.6 - 2 = -1.4 and 1.6 - 1 = 0.6; the gradient of their mean square is (-1.4 + 1.8, -0.8)
-    np.testing.assert_allclose(to_vector(model), [0.5 - 0.1 * 0.4, 0.1 + 0.1 * 0.8], rtol=1e-6)
 
 
 @every(
@@ -70,19 +60,6 @@ def test_updates_are_those_of_torch(settings: dict[str, Any], reference: Any) ->
             optimizer.step()
     found = trained(config(epochs=3, **settings), seed=3)
     np.testing.assert_allclose(found, to_vector(model), rtol=1e-4, atol=1e-6)
-
-
-@every("optimizer", ["sgd", "adam"])
-def test_the_same_stream_gives_the_same_model_and_the_optimizer_starts_anew(optimizer: str) -> None:
-    settings = config(optimizer=optimizer, momentum=0.9 if optimizer == "sgd" else 0.0)
-    model, start = small_model(), to_vector(small_model())
-    ends = []
-    for _ in range(2):
-        load_vector(model, start)
-        train(model, *small_data(), settings, "cross_entropy", np.random.default_rng(0), 0)
-        ends.append(to_vector(model))
-    assert np.array_equal(ends[0], ends[1])
-    assert not np.array_equal(ends[0], trained(settings, seed=1))
 
 
 def test_training_draws_nothing_from_global_generators() -> None:
@@ -270,21 +247,6 @@ def test_settings_out_of_range_are_refused_when_read(changes: dict[str, Any]) ->
     assert TypeAdapter(LocalTraining).validate_python(settings) == config()
     with pytest.raises(ValidationError):
         TypeAdapter(LocalTraining).validate_python(settings | changes)
-
-
-@every("kind", ["mlp", "lenet5"])
-def test_models_learn_real_digits(kind: Any) -> None:
-    digits, order = load_digits(), np.random.default_rng(1).permutation(1797)
-    x = (digits.images[order] / 16).astype(np.float32)[:, None]
-    if kind == "lenet5":
-        x = x.repeat(4, axis=2).repeat(4, axis=3)
-    y = digits.target[order].astype(np.int64)
-    model = ModelConfig(kind=kind).build(x.shape[1:], 10, seed=0)
-    settings = config(
-        optimizer="adam", learning_rate=2e-3, epochs=5 if kind == "lenet5" else 15, batch_size=32
-    )
-    train(model, x[:1300], y[:1300], settings, "cross_entropy", np.random.default_rng(0), 0)
-    assert evaluate(model, x[1300:], y[1300:], "classification").accuracy > 0.9
 
 
 def test_single_thread_pins_torch_and_may_be_called_late() -> None:

@@ -17,7 +17,7 @@ from support.private_studies import DPSGD
 from support.tiny_dpsgd import summed, summed_by_hand
 from support.tiny_study import FEDAVG, composed, run, text
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, nll_loss
+from torch.nn.functional import cross_entropy, nll_loss
 
 from securefl.core.errors import ConfigError
 from securefl.study import world
@@ -40,10 +40,6 @@ def focal(outputs: Tensor, labels: Tensor) -> Tensor:
     """Lin et al., ICCV 2017: cross-entropy, less of records that are learnt."""
     losses = cross_entropy(outputs, labels, reduction="none")
     return (1 - torch.exp(-losses)) ** 2 * losses
-
-
-def multi_label(outputs: Tensor, targets: Tensor) -> Tensor:
-    return binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(1)
 
 
 OWN = DeclaredLoss(of="cross_entropy", function=focal)
@@ -141,11 +137,6 @@ def test_a_function_that_is_no_loss_of_each_record(case: str) -> None:
     function, said = BAD[case]
     with pytest.raises(ConfigError, match=said):
         require_per_record(DeclaredLoss(of="cross_entropy", function=function), "mine", torch.randn(4, 3))
-
-
-def test_several_labels_of_a_record_are_a_loss_of_ones_own() -> None:
-    for of in ("mse", "binary_cross_entropy"):
-        require_per_record(DeclaredLoss(of=of, function=multi_label), "mine", torch.randn(4, 3))
 
 
 class Shares(nn.Module):

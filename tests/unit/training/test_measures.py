@@ -34,22 +34,6 @@ def test_two_classes_by_hand() -> None:
     assert math.isnan(found.rmse)
 
 
-def test_the_best_model() -> None:
-    y = np.array([0, 1, 2, 2])
-    found = measured(50 * np.eye(3)[y], y, "classification")
-    assert (found.accuracy, found.auc, found.f1) == (1, 1, 1)
-    assert found.ece == pytest.approx(0, abs=1e-9)
-    assert found.confusion == [[1, 0, 0], [0, 1, 0], [0, 0, 2]]
-
-
-def test_f1_is_a_mean_over_classes_that_occur() -> None:
-    # Class 2 has no test record. Class 1 is never predicted: F1 0. Class 0: 2 * 3 / (2 * 3 + 1).
-    outputs = np.array([[1.0, 0, 0]] * 4)
-    found = measured(outputs, np.array([0, 0, 0, 1]), "classification")
-    assert found.f1 == pytest.approx((6 / 7 + 0) / 2)
-    assert found.auc == 0.5
-
-
 @every("kinds", [2, 5])
 def test_measures_are_those_of_scikit_learn(kinds: int) -> None:
     rng = np.random.default_rng(kinds)

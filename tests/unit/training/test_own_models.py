@@ -160,12 +160,6 @@ class Largest(Net):
         return super().forward(x)
 
 
-class Tied(Net):
-    def __init__(self) -> None:
-        super().__init__(6, 4, 6)
-        self.again = self.first
-
-
 class TiedValues(Net):
     def __init__(self) -> None:
         super().__init__(6, 6, 6)

@@ -83,12 +83,6 @@ def test_no_hook_is_left_behind_and_modes_are_restored(layer: str, x: Any, error
     assert all(module.training for module in model.modules())
 
 
-def test_a_missing_layer_is_named_with_its_nearest() -> None:
-    model = ModelConfig(kind="lenet5").build((1, 28, 28), 10, 0)
-    with pytest.raises(ConfigError, match=r"'fc_1'; .* are fc1"):
-        profile(model, "fc_1", records(2, 1, 28, 28))
-
-
 def test_infinite_outputs_in_a_later_batch_are_an_error() -> None:
     x = records(10, 4)
     x[9, 2] = np.inf

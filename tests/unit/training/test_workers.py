@@ -23,7 +23,6 @@ from securefl.core.errors import ConfigError, DataError, WorkerDied
 from securefl.core.keys import SecretKey
 from securefl.dp.noise import Source
 from securefl.storage.files import write
-from securefl.training import ModelConfig
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.parallel import Forked, _shares
 from securefl.training.run_jobs import one_by_one
@@ -85,15 +84,6 @@ def test_workers_give_the_bits_of_one_process(workers: int, forks: list[int]) ->
     assert len(forks) == min(workers, 5) - 1
     assert len(os.listdir("/proc/self/fd")) == before
     check_ended(forks)
-
-
-def test_convolutions_with_batch_norm_give_the_same_bits() -> None:
-    def convolved() -> list[TrainingJob]:
-        of = problem(model=ModelConfig(kind="lenet5"), shape=(1, 28, 28))
-        images = [np.random.default_rng(k).normal(size=(20, 1, 28, 28)).astype(np.float32) for k in range(4)]
-        return [fit(of, k, n=20, x=x) for k, x in enumerate(images)]
-
-    check_same(Forked(2)(convolved()), one_by_one(convolved()))
 
 
 def test_private_training_gives_the_same_bits() -> None:
