@@ -43,10 +43,10 @@ KEY_HOLDER = {
 DISTRIBUTED = {"noise": '"distributed"', "dropout": "0.2", "corrupt": "0.0"}
 
 
-def private(name: str, options: str, *, rounds: int = 2, **privacy: str) -> Study:
+def private(name: str, options: str, *, rounds: int = 2, extra: str = DPSGD, **privacy: str) -> Study:
     """Training with DP-SGD; all else that clients send needs noise of its own."""
     arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{options}\n'
-    written = text(arm, rounds=rounds, clients=4, non_private="[]", extra=DPSGD)
+    written = text(arm, rounds=rounds, clients=4, non_private="[]", extra=extra)
     written = written.replace(
         'adjacency = "replace-one"', f'adjacency = "{privacy.pop("adjacency", "add-remove")}"'
     )

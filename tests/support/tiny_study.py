@@ -129,9 +129,16 @@ def composed(of: Study, here: World | None = None) -> tuple[Algorithm, Plan]:
     return composition(of, of.arms[0], here or world(of))
 
 
-def run(of: Study, folder: Path, *, here: World | None = None, arm: Arm | None = None) -> ArmRun:
+def run(
+    of: Study,
+    folder: Path,
+    *,
+    here: World | None = None,
+    arm: Arm | None = None,
+    rounds: int | None = None,
+) -> ArmRun:
     """Run the first arm, or `arm`."""
-    return run_arm(of, arm or of.arms[0], here or world(of), folder, lambda record: None)
+    return run_arm(of, arm or of.arms[0], here or world(of), folder, lambda record: None, rounds=rounds)
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

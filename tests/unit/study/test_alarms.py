@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from support.command_line import said as command
 from support.every import every
 from support.private_studies import client_level
 from support.round_records import round_record
 from support.tiny_study import FEDAVG, study, text, world
 
 from securefl.commands.exit_codes import ExitCode
-from securefl.commands.report import report
-from securefl.commands.run import run as run_command
 from securefl.storage.private_folder import private_page
 from securefl.study import results, run_report
 from securefl.study.alarms import alarms, once
@@ -185,15 +184,6 @@ def test_a_constant_answer_to_a_regression_is_the_mean() -> None:
     assert constant_accuracy(targets, "regression") == pytest.approx((0.2 / 0.3 + 0.3 / 0.4) / 2, rel=1e-6)
 
 
-def test_seeds_that_share_something_share_a_line(here: World) -> None:
-    other = replace(here, seed=4)
-    both = [run(own, record(1, ())) for own in (here, other)]
-    (found,) = alarms(both)
-    assert found.text.startswith("FedAvg (seed 3, and alike under 1 more of 2 seeds): nobody answered")
-    (one,) = alarms([both[0], run(other, record(1))])
-    assert one.text.startswith("FedAvg (seed 3, the only one of 2): nobody answered")
-
-
 def test_reasons_are_counted_without_their_numbers(here: World) -> None:
     first = record(
         1,
@@ -226,15 +216,13 @@ def row(who: str, what: str, reason: str, **counts: int) -> dict[str, Any]:
 
 def test_an_accuracy_that_is_nan_at_the_end_is_no_accuracy(here: World, tmp_path: Path) -> None:
     of = study(FEDAVG)
-    lost = results.collect(of, [run(here, record(1), record(2, accuracy=math.nan, loss=math.nan))])
-    assert math.isnan(lost.summary[0].final_accuracy)
-    nothing = results.collect(of, [run(here, record(1, accuracy=math.nan, loss=math.nan))])
-    for found in (lost, nothing):
-        assert not found.learnt
-        said = json.loads(json.dumps(run_report.as_json(found), allow_nan=False))
-        assert said["arms"][0]["final_accuracy"] is None
-        page = private_page(run_report.write(of, found, [], tmp_path, "securefl run x")).read_text()
-        assert "FedAvg: the model diverged" in page
+    found = results.collect(of, [run(here, record(1), record(2, accuracy=math.nan, loss=math.nan))])
+    assert math.isnan(found.summary[0].final_accuracy)
+    assert not found.learnt
+    said = json.loads(json.dumps(run_report.as_json(found), allow_nan=False))
+    assert said["arms"][0]["final_accuracy"] is None
+    page = private_page(run_report.write(of, found, [], tmp_path, "securefl run x")).read_text()
+    assert "FedAvg: the model diverged" in page
 
 
 # Whole runs -------------------------------------------------------------------------------------
@@ -251,7 +239,7 @@ def diverging(folder: Path) -> Path:
 def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("diverging")
     out = folder / "run"
-    return out, CliRunner().invoke(run_command, [str(diverging(folder)), "--out", str(out), "--workers", "1"])
+    return out, command("run", diverging(folder), "--out", out, "--workers", "1")
 
 
 def test_a_run_in_which_all_diverged_ends_with_its_own_exit_code(ended: tuple[Path, Result]) -> None:
@@ -271,7 +259,7 @@ def test_a_run_in_which_all_diverged_ends_with_its_own_exit_code(ended: tuple[Pa
 
 def test_its_report_ends_alike(ended: tuple[Path, Result], tmp_path: Path) -> None:
     out, _ = ended
-    again = CliRunner().invoke(report, [str(out), "--out", str(tmp_path / "pages"), "--json"])
+    again = command("report", out, "--out", tmp_path / "pages", "--json")
     assert again.exit_code == ExitCode.UNLEARNT
     assert "Warning: FedAvg: nobody answered" in again.stderr
     assert "Alike but for numbers: LG." in again.stderr
@@ -284,15 +272,6 @@ def test_global_and_personal_models_are_told_apart(ended: tuple[Path, Result]) -
     assert ">global</td>" in page
     assert ">personal</td>" in page
     assert "Accuracy is the share of test records whose class is right." in page
-    lines = (out / "metrics.csv").read_text().splitlines()
-    assert "models" in lines[0].split(",")
-    assert dict(_models(lines)) == {"FedAvg": "global", "LG": "personal"}
     said = json.loads((out / "summary.json").read_text())["answer"]
     assert said.startswith("Nothing was learnt: FedAvg, the only arm with a global model, ended at")
     assert "Accuracies of personal models are not for publication: no epsilon covers them." in page
-
-
-def _models(lines: list[str]) -> set[tuple[str, str]]:
-    head = lines[0].split(",")
-    rows = [dict(zip(head, line.split(","), strict=True)) for line in lines[1:]]
-    return {(own["arm"], own["models"]) for own in rows}

@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.private_studies import client_level
-from support.tiny_study import FEDAVG, text, world
+from support.tiny_study import FEDAVG, run, text, world
 
 from securefl.core.messages import client_name
 from securefl.study.attended import presences
-from securefl.study.config import Study, parse
-from securefl.study.run import run_arm
+from securefl.study.config import parse
 from securefl.study.seeded import World
 from securefl.study.session import run_study
 
@@ -42,27 +41,27 @@ def test_each_round_is_on_record_in_the_log_and_in_the_private_table(
 
 def test_a_resumed_run_goes_on_with_since(tmp_path: Path) -> None:
     study, here = parse(LOSSY), world(parse(LOSSY))
-    whole = run_arm(study, study.arms[0], here, tmp_path / "whole", lambda record: None)
+    whole = run(study, tmp_path / "whole", here=here)
     cut = tmp_path / "cut"
-    run_arm(study, study.arms[0], here, cut, lambda record: None, rounds=2)
-    again = run_arm(study, study.arms[0], here, cut, lambda record: None)
+    run(study, cut, here=here, rounds=2)
+    again = run(study, cut, here=here)
     assert presences(again.records) == presences(whole.records)
     assert any(one.absent for one in presences(whole.records)[2:])
 
 
 def test_a_client_over_budget_is_named_from_the_first_round_that_does_not_ask_it(tmp_path: Path) -> None:
     study = parse(client_level(budget="5.0", rounds=6).text.replace("fraction = 1.0", "fraction = 0.5"))
-    run = run_arm(study, study.arms[0], world(study), tmp_path, lambda record: None)
-    retired = {k: one["round"] + 1 for one in run.records for k in one["retired"]}
+    records = run(study, tmp_path).records
+    retired = {k: one["round"] + 1 for one in records for k in one["retired"]}
     over = {
         one.name: one.since
-        for presence in presences(run.records)
+        for presence in presences(records)
         for one in presence.absent
         if one.why == "over budget"
     }
     assert retired
     assert over
-    assert over == {client_name(k): since for k, since in retired.items() if since <= len(run.records)}
+    assert over == {client_name(k): since for k, since in retired.items() if since <= len(records)}
 
 
 def huge(here: World, client: int) -> World:
@@ -73,20 +72,10 @@ def huge(here: World, client: int) -> World:
     return replace(here, records=records)
 
 
-def seen(study: Study, here: World, folder: Path) -> list[object]:
-    return [one["seen"] for one in run_arm(study, study.arms[0], here, folder, lambda record: None).records]
-
-
-def test_under_a_finite_epsilon_no_record_moves_what_the_server_sees(tmp_path: Path) -> None:
-    study = client_level()
-    here = world(study)
-    assert seen(study, here, tmp_path / "a") == seen(study, huge(here, 1), tmp_path / "b")
-
-
 def test_without_one_the_server_sees_that_a_client_is_silent_and_never_why(tmp_path: Path) -> None:
     study = parse(text(ALL))
     here = huge(world(study), 1)
-    run = run_arm(study, study.arms[0], here, tmp_path, lambda record: None)
-    assert "client-0001" in run.records[0]["abstained"]  # the observer's
-    assert run.records[0]["seen"]["absent"] == {"client-0001": "silent"}
-    assert run.records[0]["abstained"]["client-0001"] not in str(run.records[0]["seen"])
+    first = run(study, tmp_path, here=here).records[0]
+    assert "client-0001" in first["abstained"]  # the observer's
+    assert first["seen"]["absent"] == {"client-0001": "silent"}
+    assert first["abstained"]["client-0001"] not in str(first["seen"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -40,16 +39,6 @@ def test_states_come_back_bit_for_bit_and_rounds_in_order(tmp_path: Path) -> Non
     assert stored is not None
     assert same_state(stored, state(11))
     assert records == [{"round": n, "epsilon": float("inf")} for n in range(1, 12)]
-
-
-def test_the_nonce_is_drawn_once(tmp_path: Path) -> None:
-    with Checkpoint(tmp_path / "a.sqlite") as checkpoint:
-        nonce = checkpoint.nonce()
-        assert len(nonce) == 32
-        assert checkpoint.nonce() == nonce
-    with Checkpoint(tmp_path / "a.sqlite") as again, Checkpoint(tmp_path / "b.sqlite") as other:
-        assert again.nonce() == nonce
-        assert other.nonce() != nonce
 
 
 def test_a_round_is_finished_once(tmp_path: Path) -> None:
@@ -96,22 +85,6 @@ def test_objects_are_not_written(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"'memory.bad', got object"):
             checkpoint.save(1, State(np.zeros(1, np.float32), {"bad": np.array([object()])}), {})
         assert checkpoint.load() == (None, [])
-
-
-def test_a_state_without_its_round_is_never_seen(tmp_path: Path) -> None:
-    """The row and the state are one transaction: cut off before its end, neither is there."""
-    path = tmp_path / "c.sqlite"
-    with Checkpoint(path) as checkpoint:
-        checkpoint.save(1, state(1), {"round": 1})
-    cut = sqlite3.connect(path, isolation_level=None)
-    cut.execute("BEGIN IMMEDIATE")
-    cut.execute("INSERT INTO rounds VALUES (2, '{}', x'')")
-    cut.close()
-    with Checkpoint(path) as checkpoint:
-        stored, records = checkpoint.load()
-    assert stored is not None
-    assert same_state(stored, state(1))
-    assert records == [{"round": 1}]
 
 
 @every("content", [b"not a database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 4096])

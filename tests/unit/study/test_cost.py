@@ -55,13 +55,6 @@ def test_real_bytes_are_charged_per_client_and_direction() -> None:
     assert client_costs(real, TWO, 2500, 0, up=1e6, down=1e6).seconds == pytest.approx([12.0, 3.0])
 
 
-def test_training_counts_cycles_over_the_clock() -> None:
-    quiet = replace(MODEL, model_megabytes=None)
-    # 4 epochs * 2500 samples * 100 bit * 1000 cycles = 1e9 cycles
-    assert costs_of(quiet, TWO, 2500).seconds == pytest.approx([2.0, 0.5])
-    assert costs_of(quiet, TWO, np.array([2500, 5000])).seconds == pytest.approx([2.0, 1.0])
-
-
 def test_costs_without_a_profile() -> None:
     costs = costs_of(MODEL, TWO, 2500)
 

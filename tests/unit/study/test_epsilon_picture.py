@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from support.private_studies import private
-from support.tiny_study import FEDPROF, run, study, world
+from support.tiny_study import run, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import Algorithm, specs_of
 from securefl.algorithm.plan import Plan
-from securefl.core.errors import DataError
 from securefl.core.messages import client_name
 from securefl.core.release import PARTIES
 from securefl.engine.account import Account
@@ -81,15 +79,3 @@ def test_infinite_lies_above_finite_and_the_budget_is_drawn(noised: Played) -> N
     assert budget == [10.0, 10.0]
     assert "infinite" in [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert finite_parties(other) == []
-
-
-def test_a_run_without_noise_spends_an_infinite_epsilon(tmp_path: Path) -> None:
-    of = study(FEDPROF)
-    table = collect(of, [run(of, tmp_path)]).metrics
-    assert table["epsilon_server"].eq(inf).all()
-    assert finite_parties(table) == []
-
-
-def test_a_table_without_a_column_is_refused(noised: Played) -> None:
-    with pytest.raises(DataError, match="without epsilon_server"):
-        epsilon(collect(lossy(), [noised[0]]).metrics.drop(columns="epsilon_server"))

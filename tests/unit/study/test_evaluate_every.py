@@ -11,15 +11,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.every import every
-from support.tiny_study import FEDAVG, run, text
+from support.tiny_study import FEDAVG, run, text, world
 
 from securefl.core.errors import ConfigError
-from securefl.core.release import PARTIES
 from securefl.engine.account import Account
-from securefl.report import plots
 from securefl.study import results, run_report
 from securefl.study.config import Study, parse
-from securefl.study.forecast import Forecast, lines
+from securefl.study.forecast import forecast, lines
 from securefl.study.session import run_study
 
 
@@ -87,34 +85,6 @@ def test_a_target_is_reached_where_every_seed_was_tested() -> None:
 
 
 def test_the_forecast_mentions_it() -> None:
-    said = "Models are tested every 2 rounds, and after the last one."
-    free = dict.fromkeys(PARTIES, 0.0)
-    one = Forecast(
-        arm="FedAvg",
-        clients=6,
-        learns=dict.fromkeys(PARTIES, "nothing"),
-        epsilon=free,
-        affordable=None,
-        bytes_up=(0, 0),
-        bytes_down=(0, 0),
-        seconds=(0.0, 0.0),
-        values=(1, 0),
-        changes=(),
-    )
-    assert said in list(lines(study(2), [one]))
-    assert not any("tested every" in line for line in lines(study(1), [one]))
-
-
-def test_a_seed_that_ended_early_does_not_stand_for_the_others() -> None:
-    rounds = [
-        ("A", 0, 1, math.nan),
-        ("A", 0, 2, 0.8),
-        *(("A", 1, n, math.nan) for n in (1, 2)),
-        ("A", 1, 3, 0.5),
-    ]
-    metrics = pd.DataFrame(rounds, columns=["arm", "seed", "round", "accuracy"])
-    assert list(plots.evaluated(metrics)["round"]) == [3, 3]
-    assert results.rounds_to(0.6, metrics) == 3, "the mean of its last 0.8 and of 0.5"
-    assert results.rounds_to(0.7, metrics) is None
-    (legend,) = plots.accuracy(metrics, target=0.7).legends
-    assert legend.get_texts()[0].get_text() == "A (target not reached)"
+    planned = study(2)
+    told = "\n".join(lines(planned, [forecast(planned, planned.arms[0], world(planned))]))
+    assert "Models are tested every 2 rounds, and after the last one." in told

@@ -9,13 +9,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from support.command_line import said as command
 from support.every import every
 from support.read_only import content
-from support.tiny_study import FEDAVG, text
+from support.tiny_study import FEDAVG, run, text
 
 from securefl.accounting.statements import identity_of
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError
 from securefl.storage.folder_lock import locked
 from securefl.storage.private_folder import CONFIG, RUN, note_format
@@ -24,7 +23,6 @@ from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study, parse
 from securefl.study.export import taken
 from securefl.study.folder import private_copy
-from securefl.study.run import run_arm
 from securefl.study.world import build
 from securefl.training.trained import load
 
@@ -44,12 +42,12 @@ def whole(of: Study, folder: Path) -> Path:
     for seed in of.study.seeds:
         here = build(of, seed)
         for arm in of.arms:
-            run_arm(of, arm, here, folder, lambda record: None)
+            run(of, folder, here=here, arm=arm)
     return folder
 
 
 def told(*words: object) -> str:
-    done = CliRunner().invoke(cli, ["export", *map(str, words)])
+    done = command("export", *words)
     return str(done.exception) if done.exception is not None else done.output
 
 
@@ -95,7 +93,7 @@ def test_epsilon_is_said_not_to_cover_a_clients_own_body(finished: Path) -> None
     ],
 )
 def test_what_is_not_there_is_named(words: list[str], match: str, finished: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["export", str(finished), "-o", str(tmp_path / "x.safetensors"), *words])
+    done = command("export", finished, "-o", tmp_path / "x.safetensors", *words)
     with pytest.raises(ConfigError, match=match):
         raise done.exception or AssertionError(done.output)
     assert not (tmp_path / "x.safetensors").exists()
@@ -105,7 +103,7 @@ def test_an_arm_that_never_finished_is_refused_with_the_command_that_goes_on(tmp
     of = parse(text(FEDAVG, LG))
     note_format(tmp_path, RUN)
     (tmp_path / CONFIG).write_text(of.text)
-    run_arm(of, of.arms[0], build(of, 3), tmp_path, lambda record: None, rounds=1)
+    run(of, tmp_path, rounds=1)
     goes_on = f"go on with: securefl run {tmp_path}/study.toml --out {tmp_path}"
     for arm, rounds in (("FedAvg", 1), ("Own bodies", 0)):
         with pytest.raises(ConfigError, match=f"got {rounds} of 2 rounds; {goes_on}"):

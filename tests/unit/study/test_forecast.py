@@ -185,9 +185,3 @@ def test_no_budget_bears_the_key_holder_that_draws_the_noise() -> None:
     of = clients_protected(**changed | {"budget": "9.0"})
     with pytest.raises(ConfigError, match="without noise"):
         forecast(of, of.arms[0], world(of))
-
-
-def test_what_cannot_run_is_told() -> None:
-    of = private("fedlog", 'body = "dp-sgd"', noise='"local"', epsilon="0.1")
-    with pytest.raises(ConfigError, match="training"):
-        forecast(of, of.arms[0], world(of))

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from click.testing import CliRunner
 from support import tiny_study
+from support.command_line import said
 from support.every import every
 from support.read_only import content
 
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.storage.private_folder import RUN, note_format, private_folder
 
@@ -26,7 +25,7 @@ FORMER = {
 def refused(file: Path, word: str, *typed: str) -> None:
     """The command ends as an error of the user that names the file, the word and another release."""
     before = content(file.parent)
-    ended = CliRunner().invoke(cli, typed).exception
+    ended = said(*typed).exception
     assert isinstance(ended, ConfigError), ended
     assert all(part in str(ended) for part in (str(file), word, "another release")), ended
     assert content(file.parent) == before
@@ -50,7 +49,7 @@ def test_a_study_that_a_person_wrote_is_no_folder_of_another_release(tmp_path: P
     (tmp_path / "private").mkdir()
     config = tmp_path / "study.toml"
     config.write_text(tiny_study.text().replace(*FORMER["batches"]))
-    ended = CliRunner().invoke(cli, ["run", str(config), "--out", str(tmp_path / "run")]).exception
+    ended = said("run", config, "--out", tmp_path / "run").exception
     assert isinstance(ended, ConfigError)
     assert "batches" in str(ended)
     assert "release" not in str(ended)

@@ -24,7 +24,6 @@ from securefl.engine.exchange import Server, limits
 from securefl.engine.exchange.server import Collecting
 from securefl.protocols.contributions import UPDATE
 from securefl.storage.database import Database
-from securefl.study.arm import ArmRun
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
 from securefl.study.world import build
@@ -135,15 +134,6 @@ def test_a_round_is_linear_in_its_cohort(noise: str, tmp_path: Path, monkeypatch
         # Two rows a client, and a third of one that took part before: more of a larger cohort did.
         most = 3 * (32 - 16) if name == "rows" else 2.2 * first
         assert 0 < second <= most, name
-
-
-def test_a_cohort_of_the_same_size_writes_the_same_record(tmp_path: Path) -> None:
-    """Lists of clients are of those that something happened to."""
-    finished: ArmRun = run(study(200, 2, 2), tmp_path)
-    for record in finished.records:
-        assert len(record["selected"]) == len(record["answered"]) == 2
-        lists = [v for v in record.values() if isinstance(v, list | dict)]
-        assert max(map(len, lists)) <= 3
 
 
 def test_a_server_keeps_what_came_without_copying_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
+from support.command_line import said as command
 from support.every import every
 from support.gpus import FakeGpu
 from support.private_studies import private
+from support.tiny_problem import client_context
 from support.tiny_study import FEDAVG, study, text
 
-from securefl.commands.audit import audit
-from securefl.commands.run import run
 from securefl.core.errors import ConfigError, SecureFLError
 from securefl.study import composition
-from securefl.study.config import RuntimeSection, Study, parse
+from securefl.study.config import RuntimeSection, Study
 from securefl.study.folder import DEVICE_NOTE, devices, hardware_of, note_device
 from securefl.study.seeded import World
 from securefl.study.session import reopen, run_study
@@ -47,12 +46,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     return made
 
 
-def test_a_study_says_its_device() -> None:
-    assert parse(text(FEDAVG)).runtime.device == "auto"
-    assert parse(text(FEDAVG, extra='[runtime]\ndevice = "cuda"\n')).runtime.device == "cuda"
-
-
 def test_a_run_is_noted_where_it_was_and_goes_on_there(tmp_path: Path) -> None:
+    assert RuntimeSection().device == "auto"
     first = hardware_of(on("auto"), tmp_path, False, quiet, FakeGpu())
     note_device(tmp_path, first)
     assert devices(tmp_path) == ["cpu: Fake 1"]
@@ -210,23 +205,14 @@ def test_a_cpu_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_private_training_begins_anew_with_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    from securefl.algorithm.clients import ClientContext
     from securefl.core.keys import SecretKey
     from securefl.dp.noise import Source
 
     def fit(hardware: Hardware) -> Any:
         world = build(PRIVATE["private training"], 3, hardware)
         x, y = world.records[0]
-        context = ClientContext(
-            client=0,
-            round=1,
-            x=x,
-            y=y,
-            broadcast=world.problem.initial,
-            public={},
-            rng=np.random.default_rng(0),
-            source=Source(SecretKey(bytes(32))),
-        )
+        own = Source(SecretKey(bytes(32)))
+        context = client_context(x, y, broadcast=world.problem.initial, source=own)
         return fits.run_job(
             fits.TrainingJob(problem=world.problem, start=world.problem.initial, context=context)
         )
@@ -255,10 +241,10 @@ def test_the_command_takes_the_device_in_place_of_the_studys(
     monkeypatch.setattr(training_devices, "Cuda", lambda: FakeGpu(broken=""))
     config, out = tmp_path / "study.toml", tmp_path / "run"
     config.write_text(text(FEDAVG, extra='[runtime]\ndevice = "cuda"\n'))
-    refused = CliRunner().invoke(run, [str(config), "--out", str(out)])
+    refused = command("run", config, "--out", out)
     assert 'Expected a GPU for device = "cuda"' in str(refused.exception)
     assert not out.exists()
-    done = CliRunner().invoke(run, [str(config), "--out", str(out), "--device", "cpu"])
+    done = command("run", config, "--out", out, "--device", "cpu")
     assert done.exit_code == 0, done.output
     assert (out / "study.toml").read_text() == config.read_text()
     assert json.loads((out / "versions.json").read_text())["device"] == "cpu"
@@ -266,5 +252,5 @@ def test_the_command_takes_the_device_in_place_of_the_studys(
 
 def test_an_audit_of_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_devices, "Cuda", lambda: FakeGpu(broken=""))
-    done = CliRunner().invoke(audit, ["--device", "cuda"])
+    done = command("audit", "--device", "cuda")
     assert isinstance(done.exception, ConfigError)

@@ -96,16 +96,6 @@ def test_a_private_export_whose_batch_norm_became_group_norm_starts_a_private_ru
             world(normed(tmp_path / "model.safetensors", noised=noised, train="head"))
 
 
-def test_a_run_goes_on_from_an_exported_model(tmp_path: Path) -> None:
-    first = parse(text(rounds=1))
-    run(first, tmp_path / "first")
-    taken(first, tmp_path / "first", "FedAvg").write(tmp_path / "model.safetensors")
-    here = world(starting(tmp_path / "model.safetensors"))
-    found = load(tmp_path / "model.safetensors").module
-    np.testing.assert_array_equal(here.problem.initial, to_vector(found))
-    assert not np.array_equal(here.problem.initial, world(first).problem.initial)
-
-
 def test_a_resumed_run_refuses_another_file(file: Path, tmp_path: Path) -> None:
     own = starting(file)
     run(own, tmp_path / "run")

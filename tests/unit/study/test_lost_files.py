@@ -39,10 +39,6 @@ FILE = "ledger.sqlite"
 SUFFIXES = ("", "-wal", "-shm", "-head")
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.fixture(scope="module")
 def of() -> Study:
     """Masked sums with shares of noise: ledger, checkpoint and journal are all in use."""
@@ -411,5 +407,8 @@ def test_a_checkpoint_keeps_its_session(tmp_path: Path) -> None:
         nonce = checkpoint.nonce()
         checkpoint.bind(arm="a", ledger="l")
         assert checkpoint.nonce() == nonce
+        assert len(nonce) == 32
         with pytest.raises(DataError, match="its seed is missing"):
             checkpoint.bind(arm="a", ledger="l", seed="3")
+    with Checkpoint(tmp_path / "c.sqlite") as again, Checkpoint(tmp_path / "d.sqlite") as other:
+        assert again.nonce() == nonce != other.nonce()

@@ -33,18 +33,10 @@ def test_a_reversed_client_sends_the_other_sign_and_a_scaled_one_more(tmp_path: 
 
 def test_a_scaled_client_keeps_to_the_bound_and_an_oversized_one_breaks_it(tmp_path: Path) -> None:
     """What a client may lie about is its training; breaking the bound needs other software."""
-    bound = """[local]
-optimizer = "sgd"
-learning_rate = 0.1
-epochs = 1
-batch_size = 10
-update_bound = 0.01
-"""
-    text = study(FULL, rounds=1, clients=4).text
-    section = text[text.index("[local]") : text.index("[", text.index("[local]") + 1)]
+    bounded = study(FULL, rounds=1, clients=4).text.replace("epochs = 2", "epochs = 1\nupdate_bound = 0.01")
     found = {}
     for word in ("scaled", "oversized"):
-        of = parse(text.replace(section, bound + "\n") + f"\n[corruption]\n{word} = 1.0\n")
+        of = parse(f"{bounded}\n[corruption]\n{word} = 1.0\n")
         spy, _ = spied(of, tmp_path / word)
         found[word] = float(np.linalg.norm(spy.states[1].broadcast - spy.states[0].broadcast))
     assert found["scaled"] <= 0.01 * (1 + 1e-3)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -184,14 +183,3 @@ def test_a_damaged_file_is_refused_with_what_to_do(content: str, words: str, tmp
     with pytest.raises(DataError, match=words) as caught:
         stored(study(FEDAVG), tmp_path)
     assert "Remove it, and run the study again" in str(caught.value)
-
-
-def test_one_arm_stands_beside_them(tmp_path: Path) -> None:
-    found = run(study(FEDAVG, rounds=1), tmp_path)
-    whole, public = (
-        unescape((folder / "report.html").read_text()) for folder in (tmp_path / PRIVATE, tmp_path)
-    )
-    for name in ("all records in one place", "each client alone"):
-        assert name in whole
-        assert name not in public
-    assert as_json(found)["answer"] in public

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from support.command_line import said
 from support.every import every
 from support.private_studies import DISTRIBUTED, client_level
 from support.tiny_study import FEDAVG, composed, plain, text, world
@@ -20,7 +20,6 @@ from support.tiny_study import FEDAVG, composed, plain, text, world
 from securefl.accounting import ledger as door
 from securefl.accounting.ledger import Ledger
 from securefl.algorithm.plan import Plan
-from securefl.commands.main import cli
 from securefl.core.errors import DataError
 from securefl.core.logs import held, logger
 from securefl.core.release import Release
@@ -319,7 +318,7 @@ def test_a_disk_that_is_full_at_the_commit_of_a_round(
 
     monkeypatch.setattr(Checkpoint, "save", fills)
     try:
-        done = CliRunner().invoke(cli, ["run", str(toml), "--out", str(out), "--workers", "1", "--json"])
+        done = said("run", toml, "--out", out, "--workers", "1", "--json")
     finally:
         Filling.room = True
     assert done.exit_code == 1

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
+from support.command_line import said as command
 from support.own_study import DATA, folder, written
 from support.private_studies import DPSGD
 from support.tiny_study import FEDAVG, run, text
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.study import world
 from securefl.study.config import Brought, Study, parse
@@ -87,12 +86,12 @@ def test_it_is_tried_on_a_record_that_is_surely_drawn(monkeypatch: pytest.Monkey
 
 def test_a_plan_says_how_records_are_kept_apart(tmp_path: Path) -> None:
     of = folder(tmp_path, data=DATA.replace("[data]\n", "[data]\npublic_num_examples = 15\n"), extra=DPSGD)
-    said = CliRunner().invoke(cli, ["plan", str(of)])
+    said = command("plan", of)
     assert said.exit_code == 0, said.output
     told = " ".join(said.output.split())
     assert "records apart: each record's gradient is computed alone, as a batch of one under vmap" in told
     assert "since the model (Net) is not on the list of row-wise layers" in told
     packaged = tmp_path / "packaged.toml"
     packaged.write_text(text(FEDAVG, rounds=1, extra=DPSGD), encoding="utf-8")
-    told = " ".join(CliRunner().invoke(cli, ["plan", str(packaged)]).output.split())
+    told = " ".join(command("plan", packaged).output.split())
     assert "records apart: row-wise layers compute a batch as a whole" in told

@@ -13,17 +13,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from support.arms import ARMS
 from support.combinations import study
+from support.command_line import said as command
 from support.every import every
 from support.private_studies import DPSGD as TRAINED
+from support.private_studies import client_level
 from support.tiny_study import FEDAVG, composed, text, with_privacy, world
 
 from securefl.accounting import Curve, curves
 from securefl.accounting.figures import in_words
 from securefl.accounting.statements import releases_of, statement, terms_of
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError
 from securefl.core.release import PARTIES
 from securefl.study.composition import built
@@ -122,20 +122,10 @@ def test_noise_of_a_trusted_server_is_no_epsilon_against_it(ran: Ran) -> None:
 
 
 def test_correlated_noise_and_its_separation_are_named(tmp_path: Path) -> None:
-    arm = '[[arm]]\nname = "x"\nprotocol = "fedavg"\nfraction = 0.5\naggregation = "partial"\n'
-    written = text(arm, rounds=2, clients=4, non_private="[]")
-    written = written.replace("batch_size = 48\n", "batch_size = 48\nupdate_bound = 0.5\n")
-    client = {
-        "unit": '"client"',
-        "adjacency": '"zero-out"',
-        "epsilon": "8.0",
-        "budget": "8.0",
-        "delta": "1e-2",
-    }
-    client |= {"noise": '"central"', "adversaries": '["key-holder", "others"]', "separation": "2"}
+    base = client_level(separation="2", budget="8.0").text.replace("fraction = 1.0", "fraction = 0.5")
     adam = '[[arm]]\nname = "adam"\nprotocol = "fedadam"\nfraction = 0.5\nlearning_rate = 0.1\n'
     apart = "A client contributes to the sum of the update in one of 2 rounds at most (`separation`)."
-    of = parse(with_privacy(written + adam, client))
+    of = parse(f"{base}\n{adam}")
     said = statements(run(of, tmp_path / "run"))
     together = "Noise of the update is correlated over 2 rounds (BandMF)."
     assert said["x"]["Mechanism"][-2:] == [apart, together]
@@ -143,7 +133,7 @@ def test_correlated_noise_and_its_separation_are_named(tmp_path: Path) -> None:
     buffers = "Noise of the update is correlated over all rounds (BLT of 1 buffer)."
     blt = ({"bands": '"blt"'}, [apart, buffers])
     for more, words in (blt, ({"bands": "1"}, [apart]), ({"separation": "1"}, [])):
-        assert over_rounds_of({"x": composed(parse(with_privacy(written, client | more)))}) == {"x": words}
+        assert over_rounds_of({"x": composed(parse(with_privacy(base, more)))}) == {"x": words}
 
 
 def test_private_training_states_its_sampling(tmp_path: Path) -> None:
@@ -195,9 +185,7 @@ def test_fedprof_per_client_says_that_it_has_no_such_form(ran: Ran) -> None:
 def test_the_command_prints_text_latex_and_json(ran: Ran) -> None:
     folder = str(ran(("fedavg", "fraction = 1.0"), "clear", "local"))
     found = statements(Path(folder))
-    plain, latex, told = (
-        CliRunner().invoke(cli, ["statement", folder, *option]) for option in ((), ("--latex",), ("--json",))
-    )
+    plain, latex, told = (command("statement", folder, *option) for option in ((), ("--latex",), ("--json",)))
     assert plain.output == as_text(found)
     assert latex.output == as_latex(found)
     assert json.loads(told.output) == found

@@ -11,16 +11,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from PIL import Image
-from support.every import every
+from support.command_line import said as command
 from support.party_folders import enrolled
 from support.round_records import round_record
 from support.tiny_study import FEDAVG, FEDPROF, study, text, world
 
 import securefl
 from securefl.api.callbacks.curves import curves
-from securefl.commands.main import cli
 from securefl.report.run_page import TESTED
 from securefl.storage.private_folder import FIELD, NOTICE, PRIVATE, json_text, private_folder, private_page
 from securefl.study import results, run_report
@@ -29,7 +27,6 @@ from securefl.study.publication import (
     ACCURACIES,
     MEASURED,
     ON_TERMINAL,
-    PERSONALLY_TESTED,
     notice,
     public,
 )
@@ -85,7 +82,6 @@ APART_FROM_IT = {
 """Every file of the private folder, by kind. A new file is on one of both lists, or a test fails."""
 LG = '[[arm]]\nname = "Own # bodies"\nprotocol = "lg_fedavg"\n'
 MARK = "a reason that is planted: 3141592653"
-LABEL = 4242424242
 
 
 def kind_of(name: str) -> str:
@@ -111,7 +107,7 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     arms = (FEDAVG, FEDPROF) if request.param == "global" else (FEDAVG, LG)
     written = text(*arms).replace("fraction = 0.5", "fraction = 1.0")
     (folder / "study.toml").write_text(written + "\n[network]\ndropout = 0.3\n")
-    told = CliRunner().invoke(cli, ["run", str(folder / "study.toml"), "--out", str(folder / "run")])
+    told = command("run", folder / "study.toml", "--out", folder / "run")
     assert told.exit_code == 0, told.output
     return folder / "run"
 
@@ -119,13 +115,6 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def test_every_file_is_classified(finished: Path) -> None:
     assert unclassified(finished) == set()
     assert "private/participation.csv" in files_of(finished)
-
-
-@every("name", ["clips.csv", "plots/participation.png", "private/clips.csv"])
-def test_a_file_that_nobody_classified_is_found(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("")
-    assert unclassified(tmp_path) == {name}
 
 
 def test_each_file_says_first_that_it_is_not_for_publication(finished: Path) -> None:
@@ -174,6 +163,7 @@ def test_public_tables_have_no_column_of_an_observer(finished: Path) -> None:
     assert set(MEASURED) <= set(whole.columns)
     personal = whole["models"] == "personal"
     assert table.loc[personal, ["accuracy", "loss"]].isna().all(axis=None)
+    assert (finished / PRIVATE / "plots" / "accuracy.png").exists() == personal.any()
     assert whole["accuracy"].notna().all()
     assert table.loc[~personal, "accuracy"].tolist() == whole.loc[~personal, "accuracy"].tolist()
     if (finished / "metrics.parquet").exists():
@@ -257,20 +247,6 @@ def test_a_page_has_all_figures_and_the_other_one_those_to_publish(tmp_path: Pat
     assert notice(page.name, private=False) in shown[: shown.index("<figure>")]
 
 
-def test_accuracies_of_personal_models_are_on_one_page_alone(finished: Path) -> None:
-    shown, whole = ((finished / name).read_text() for name in ("report.html", f"{PRIVATE}/report.html"))
-    personal = "Own # bodies" in shown
-    assert (PERSONALLY_TESTED in shown) == personal
-    assert (finished / PRIVATE / "plots" / "accuracy.png").exists() == personal
-    assert (finished / "plots" / "accuracy.png").exists(), "of the arm with a global model"
-    apart = json.loads((finished / PRIVATE / "summary.json").read_text())["arms"]
-    for arm in apart:
-        if "final_accuracy" in arm:
-            said = f"{arm['final_accuracy']:.3f}"
-            assert said in whole
-            assert said not in shown
-
-
 def test_objects_keep_them_apart(finished: Path) -> None:
     run = securefl.run(finished / "study.toml", out=finished)
     assert list(run.metrics.columns) == list(pd.read_csv(finished / "metrics.csv").columns)
@@ -295,15 +271,15 @@ def test_an_exported_model_has_nothing_of_the_private_folder(finished: Path, tmp
     whole = pd.read_csv(finished / PRIVATE / "metrics.csv", comment="#")
     for arm, own in whole.groupby("arm"):
         path = tmp_path / f"{arm}.safetensors"
-        words = ["export", str(finished), "--arm", str(arm), "-o", str(path)]
-        told = CliRunner().invoke(cli, words)
+        words = ("export", finished, "--arm", arm, "-o", path)
+        told = command(*words)
         assert told.exit_code == 0, told.output
         last = own.iloc[-1]
         names = ["seconds", "watt_hours", "wall_seconds"]
         names += ["accuracy", "loss"] if last["models"] == "personal" else []
         content = path.read_bytes().decode("latin-1") + told.output
         assert not [name for name in names if repr(float(last[name])) in content]
-        card = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
+        card = json.loads(command(*words, "--json").stdout)
         assert (card["accuracy"] is None) == (last["models"] == "personal")
         assert "no epsilon covers" in card["measured"]
         assert card.keys().isdisjoint({"answered", "selected", "abstentions", "warnings", "participation"})
@@ -311,21 +287,12 @@ def test_an_exported_model_has_nothing_of_the_private_folder(finished: Path, tmp
 
 def test_the_terminal_says_for_whom_warnings_are(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(text(FEDAVG).replace("learning_rate = 0.2", "learning_rate = 1e30"))
-    for options in ([], ["--json"]):
-        told = CliRunner().invoke(
-            cli, ["run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "r"), *options]
-        )
-        assert "Warning: FedAvg: nobody answered" in told.stderr
-        assert ON_TERMINAL in told.stderr
-    said = json.loads(told.stdout)
-    assert said["private"][FIELD] == NOTICE
-    assert said["private"]["warnings"]
-    assert not {"warnings", "abstentions"} & said.keys()
-
-
-def test_a_table_without_models_keeps_its_accuracies() -> None:
-    table = pd.DataFrame({"accuracy": [0.5], "seconds": [1.0]})
-    assert public(table).to_dict("list") == {"accuracy": [0.5]}
+    told = command("run", tmp_path / "s.toml", "--out", tmp_path / "r", "--json")
+    assert ON_TERMINAL in told.stderr
+    shown = json.loads(told.stdout)
+    assert shown["private"][FIELD] == NOTICE
+    assert shown["private"]["warnings"]
+    assert not {"warnings", "abstentions"} & shown.keys()
 
 
 def test_json_of_nothing_is_json(tmp_path: Path) -> None:

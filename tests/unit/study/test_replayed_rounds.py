@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import pytest
 from support.private_studies import AVERAGING, DISTRIBUTED, KEY_HOLDER, private
 from support.private_studies import client_level as study
-from support.tiny_study import FEDPROF, composed, plain, same_state, text, with_privacy, world
+from support.tiny_study import FEDPROF, composed, plain, run, same_state, text, with_privacy, world
 
 from securefl.accounting.ledger import Ledger
 from securefl.core.errors import WorkerDied
@@ -176,7 +176,7 @@ def check(of: Study, folder: Path, power: Power, *, most: int) -> None:
     here = world(of)
 
     def played(home: Path) -> None:
-        run_arm(of, of.arms[0], here, home, lambda record: None)
+        run(of, home, here=here)
 
     played(folder / "whole")
     writes, whole = power.writes, ended(of, folder / "whole")
@@ -207,7 +207,7 @@ def test_a_worker_that_dies_costs_no_round_and_no_charge(
     of = private(name, options, rounds=3, **words)
     of = replace(of, runtime=RuntimeSection(training="sequential", workers=2))
     here = world(of)
-    run_arm(of, of.arms[0], here, tmp_path / "whole", lambda record: None)
+    run(of, tmp_path / "whole", here=here)
     whole = ended(of, tmp_path / "whole")
     records: list[Any] = []
 
@@ -224,7 +224,7 @@ def test_a_worker_that_dies_costs_no_round_and_no_charge(
     _, plan = composed(of, here)
     with Ledger(arm_folder(tmp_path / "cut", of.arms[0], 3) / "ledger.sqlite", plan.terms()) as ledger:
         assert {row[2] for row in ledger.rows()} >= {2}, "the second round was not charged before it trained"
-    run_arm(of, of.arms[0], here, tmp_path / "cut", lambda record: None)
+    run(of, tmp_path / "cut", here=here)
     state, played, rows = ended(of, tmp_path / "cut")
     assert rows == whole[2]
     for record in (*played, *whole[1]):
@@ -238,6 +238,6 @@ def test_a_worker_that_dies_costs_no_round_and_no_charge(
 def test_the_bad_network_costs_attempts_and_opens_sums(tmp_path: Path) -> None:
     """Or the rounds above would not be played again attempt by attempt."""
     of = RUNS["masked, on a bad network"]()
-    records = run_arm(of, of.arms[0], world(of), tmp_path, lambda record: None).records
+    records = run(of, tmp_path).records
     assert records[-1]["retries_left"] < of.privacy.max_retries
     assert any(len(record["answered"]) for record in records)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from support.round_records import round_record
 from support.tiny_study import FEDAVG, FEDPROF, study, world
 
@@ -123,30 +121,6 @@ def test_a_seed_that_ended_early_stays_in_the_mean() -> None:
     assert plots.evaluated(diverged)["round"].max() == 2, "a model that diverged has no accuracy later either"
 
 
-def test_json_is_strict(collected: results.Results) -> None:
-    """Infinity is no JSON number: an infinite epsilon is the text "inf"."""
-    text = json.dumps(run_report.as_json(collected), allow_nan=False)
-    arms = json.loads(text)["arms"]
-    assert arms[0]["epsilon"] == {"server": "inf", "key-holder": 0.0, "others": "inf"}
-
-
-def test_a_picture_is_drawn_once_for_its_file_and_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[Figure] = []
-    usual = plots.accuracy
-
-    def counted(*given: Any, **more: Any) -> Figure:
-        drawn.append(usual(*given, **more))
-        return drawn[-1]
-
-    monkeypatch.setattr(plots, "accuracy", counted)
-    of = study(FEDAVG)
-    alone = results.collect(of, [ArmRun(of.arms[0], world(of), [record(1, 0.1, arm="FedAvg", figures={})])])
-    run_report.write(of, alone, [], tmp_path, "securefl run x")
-    assert len(drawn) == 1
-
-
 def test_a_study_without_profiles_has_an_empty_table(tmp_path: Path) -> None:
     of = study(FEDAVG)
     rows = [record(n, 0.1, arm="FedAvg", figures={}) for n in (1, 2)]
@@ -172,11 +146,6 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     assert said in private_page(page).read_text()
     assert "BatchNorm2d became GroupNorm" in page.read_text()
     assert run_report.private_json(found)["arms"][0]["retired"] == 3
-    twice = replace(of, study=replace(of.study, seeds=(3, 4)), privacy=replace(of.privacy, budget=math.inf))
-    other = [{**row, "seed": 4} for row in rows]
-    both = [ArmRun(of.arms[0], replace(world(of), seed=seed), own) for seed, own in ((3, rows), (4, other))]
-    (line,) = once(run_report.bought(twice, results.collect(twice, both)))
-    assert "FedAvg: the schedule bought 2 of 5 rounds; 6 of 12 clients (over 2 seeds) retired" in line
     empty = [{**row, "answered": []} for row in rows[1:]]
     idle = results.collect(of, [ArmRun(of.arms[0], world(of), [rows[0], *empty])])
     assert "bought 1 of 5 rounds" in run_report.bought(of, idle)[0][1], (
@@ -185,12 +154,6 @@ def test_the_report_says_what_budgets_bought_and_what_training_changed(tmp_path:
     quiet = results.collect(of, [ArmRun(of.arms[0], world(of), rows[:1])])
     assert run_report.bought(of, quiet) == []
     assert "Changed in the model" not in run_report.write(of, quiet, [], tmp_path, "x").read_text()
-
-
-def test_finished_rounds_of_an_empty_folder(tmp_path: Path) -> None:
-    of = study(FEDAVG)
-    assert results.finished_rounds(tmp_path, of.arms[0], 3) == 0
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_versions_name_what_figures_hang_on() -> None:

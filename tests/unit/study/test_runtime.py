@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from support.every import every
+from support.command_line import said
 from support.tiny_study import FEDAVG, FEDPROF, text
 
 from securefl.algorithm.queries import ValueSpec
-from securefl.commands.plan import plan
-from securefl.commands.run import run
 from securefl.commands.telling import on_workers
-from securefl.core.errors import ConfigError
 from securefl.storage import processes
 from securefl.study.config import RuntimeSection, parse
 from securefl.study.forecast import Forecast, total_seconds
@@ -69,29 +65,6 @@ def test_where_nothing_can_fork_there_is_one_worker(monkeypatch: pytest.MonkeyPa
     assert RuntimeSection(training="sequential", workers=4).trainer(()) is one_by_one
 
 
-@every(
-    ("line", "part"),
-    [
-        ("workers = -2", r"\[runtime\] Expected workers .* got -2\."),
-        ("workers = 5000", r"\[runtime\] Expected workers .* got 5000\."),
-        ('workers = "two"', r"\[runtime\] `workers`: Expected a whole number, got 'two'\."),
-        ("workers = 1.5", r"\[runtime\] `workers`: Expected a whole number, got 1\.5\."),
-        ("worker = 2", r"\[runtime\] Unknown key `worker` \(did you mean `workers`\?\)"),
-        ("evaluate_every = 2", r"\[runtime\] Unknown key `evaluate_every`: it belongs under \[study\]\."),
-    ],
-)
-def test_a_number_that_cannot_be_is_told(line: str, part: str) -> None:
-    with pytest.raises(ConfigError, match=part):
-        parse(runtime(line))
-
-
-def test_a_key_of_packaged_models_has_no_home_beside_an_own_one() -> None:
-    packaged = runtime("workers = 1")
-    assert 'kind = "mlp"\nhidden' in packaged
-    with pytest.raises(ConfigError, match=r"\[model\].*`hidden`"):
-        parse(packaged.replace('kind = "mlp"', 'kind = "nets:Net"'))
-
-
 def test_the_option_changes_neither_the_text_nor_what_goes_on(tmp_path: Path) -> None:
     """A run that began with other workers is the same run."""
     of = parse(runtime("workers = 1"))
@@ -101,19 +74,19 @@ def test_the_option_changes_neither_the_text_nor_what_goes_on(tmp_path: Path) ->
     file.write_text(runtime("workers = 1"))
     tables = []
     for workers in ("1", "2"):
-        result = CliRunner().invoke(run, [str(file), "--out", str(out), "--workers", workers, "--json"])
+        result = said("run", file, "--out", out, "--workers", workers, "--json")
         assert result.exit_code == 0, result.output
         tables.append((out / "metrics.csv").read_bytes())
     assert tables[0] == tables[1]
-    assert CliRunner().invoke(run, [str(file), "--workers", "0"]).exit_code == 2
+    assert said("run", file, "--workers", "0").exit_code == 2
 
 
 def test_the_plan_says_how_many(tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_text(runtime("workers = 1"))
-    told = CliRunner().invoke(plan, [str(file), "--workers", "2"]).output
+    told = said("plan", file, "--workers", "2").output
     assert "on this machine with 2 workers, for 1 seed." in told
-    found = json.loads(CliRunner().invoke(plan, [str(file), "--json"]).stdout)
+    found = json.loads(said("plan", file, "--json").stdout)
     assert found["workers"] == 1
 
 

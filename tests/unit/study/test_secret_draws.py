@@ -12,7 +12,7 @@ import pytest
 from dp_accounting import DpEvent, NoOpDpEvent
 from support.every import every
 from support.private_studies import client_level
-from support.tiny_study import FEDAVG, composed, text, with_privacy, world
+from support.tiny_study import FEDAVG, composed, run, text, with_privacy, world
 
 from securefl.accounting.composition import compose, running_epsilon
 from securefl.accounting.events import NON_PRIVATE, History, steps_event
@@ -25,7 +25,6 @@ from securefl.study.arm import made_folder
 from securefl.study.config import Study, parse
 from securefl.study.forecast import forecast, lines
 from securefl.study.privacy_statement import statements
-from securefl.study.run import run_arm
 from securefl.study.session import run_study
 from securefl.training.local import BOUND
 
@@ -64,7 +63,7 @@ def test_each_query_is_charged_whether_its_client_was_drawn_or_not(
 
     monkeypatch.setattr(contributing, "protect", watched)
     for rounds in (1, of.study.rounds):
-        found = run_arm(of, of.arms[0], here, tmp_path, lambda record: None, rounds=rounds)
+        found = run(of, tmp_path, here=here, rounds=rounds)
     plan = composed(of, here)[1]
     event = steps_event(Q, plan.noise_multiplier, 1)
     released, paid = Counter(key.holder for key, _ in left), charged(tmp_path, of)
@@ -91,7 +90,7 @@ def test_a_client_that_is_not_drawn_does_not_train(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(contributing.Computing, "train", train)
     monkeypatch.setattr(contributing, "takes_part", takes_part)
-    run_arm(of, of.arms[0], world(of), tmp_path, lambda record: None)
+    run(of, tmp_path)
     assert 0 < len(trained) < len(drawn) / 2
     assert 2 * len(trained) == sum(drawn), "asked before the training, and once more for the release"
 
@@ -108,7 +107,7 @@ def test_scores_and_personal_heads_go_beside_draws(name: str, more: str, tmp_pat
     """Clients that are not drawn still send their profiles and keep their heads. No client abstains."""
     of = client_level(name, rounds=3, more=more, sampling_rate=str(Q), adversaries='["others"]')
     here = world(of)
-    found = run_arm(of, of.arms[0], here, tmp_path, lambda record: None)
+    found = run(of, tmp_path, here=here)
     sampled = steps_event(Q, composed(of, here)[1].noise_multiplier, 1)
     paid = charged(tmp_path, of)
     assert sum(count for (_, event), count in paid.items() if event == sampled) == 3 * 6
@@ -135,7 +134,7 @@ def test_a_bound_that_adapts_follows_the_share_of_those_who_are_drawn(
     here = world(of)
     (one,), plan = composed(of, here)[0].contributions, composed(of, here)[1]
     noise = Protection(plan, one.spec).mechanism.deviation(6) / 6
-    found = run_arm(of, of.arms[0], here, tmp_path, lambda record: None)
+    found = run(of, tmp_path, here=here)
     before = of.local.update_bound
     for record in found.records:
         number, within = record["round"], drawn[record["round"]] / 2  # asked twice, as above

@@ -32,7 +32,6 @@ from securefl.protocols.fltrust import UNIT_UPDATE
 from securefl.study.arm import made_folder
 from securefl.study.config import Study, parse
 from securefl.study.forecast import forecast, lines
-from securefl.study.run import run_arm
 from securefl.study.run_report import claimed_curves
 
 ROUNDS, APART, CLIENTS = 6, 3, 9
@@ -88,7 +87,7 @@ def test_a_resumed_run_adds_the_noise_of_one_that_was_not_interrupted(
 
     monkeypatch.setattr(server, "with_noise", watched)
     for rounds in (2, ROUNDS):
-        found = run_arm(of, of.arms[0], here, tmp_path, lambda record: None, rounds=rounds)
+        found = run(of, tmp_path, here=here, rounds=rounds)
     plan = composed(of, here)[1]
     assert sorted(drawn) == [*range(1, ROUNDS + 1)]
     secrets = {secret.reveal() for secret, _, _ in places}

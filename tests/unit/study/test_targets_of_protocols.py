@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.changed_protocols import Changed
 from support.every import every
-from support.private_studies import DPSGD
-from support.tiny_study import composed, run, text, with_privacy, world
+from support.private_studies import DPSGD, private
+from support.tiny_study import composed, run, world
 from targets import OPTIONS
 
 from securefl.accounting.composition import compose
@@ -24,7 +24,7 @@ from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.mechanisms.charges import Protection, events_of
 from securefl.study.composition import composition, sized
-from securefl.study.config import Arm, Study, parse
+from securefl.study.config import Arm, Study
 from securefl.study.seeded import World
 from securefl.study.world import of_study
 
@@ -36,13 +36,12 @@ NOT_PRIVATELY = ("adds", "feddbe", "feddrop", "fedproto", "pfedme")
 
 def asked(name: str, *, rate: float = 1.0, target: float = TARGET, **privacy: str) -> Study:
     every = "" if name in ("fedlog", "fedproto", "heads") else "fraction = 1.0\n"
-    arm = f'[[arm]]\nname = "x"\nprotocol = "{name}"\n{every}{OPTIONS.get(name, "")}\n'
     section = DPSGD.replace("noise_multiplier = 1.2", f"epsilon = {target}")
-    section = section.replace("sampling_rate = 0.1", f"sampling_rate = {rate}")
-    section = section.replace("steps = 5", "steps = 2")
-    whole = text(arm, rounds=ROUNDS, clients=4, non_private="[]", extra=section)
-    whole = whole.replace('adjacency = "replace-one"', 'adjacency = "add-remove"')
-    return parse(with_privacy(whole, {"noise": '"local"'} | privacy))
+    section = section.replace("sampling_rate = 0.1", f"sampling_rate = {rate}").replace(
+        "steps = 5", "steps = 2"
+    )
+    told = {"noise": '"local"'} | privacy
+    return private(name, f"{every}{OPTIONS.get(name, '')}", rounds=ROUNDS, extra=section, **told)
 
 
 @pytest.fixture(scope="module")

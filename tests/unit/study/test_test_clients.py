@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.every import every
-from support.tiny_study import FEDAVG, run, study, text
+from support.tiny_study import FEDAVG, run, text
 
 from securefl.core.errors import ConfigError
 from securefl.data import load
@@ -33,14 +33,6 @@ def test_their_records_are_the_servers_and_nobody_trains_on_them() -> None:
     assert not tests & trained
     assert tests | trained == rows(train.x)
     assert here.problem.records == sum(len(x) for x, _ in here.records)
-
-
-def test_without_them_nothing_changes() -> None:
-    without, zero = world.build(study(FEDAVG, clients=CLIENTS), 3), built(0)
-    assert np.array_equal(without.problem.server_x, zero.problem.server_x)
-    for (x, y), (own_x, own_y) in zip(without.records, zero.records, strict=True):
-        assert np.array_equal(x, own_x)
-        assert np.array_equal(y, own_y)
 
 
 def test_another_seed_holds_out_others() -> None:
