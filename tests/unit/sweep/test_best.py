@@ -128,11 +128,3 @@ def test_a_panel_that_nothing_ran_in_is_left_out(tmp_path: Path) -> None:
     series = series_of(swept, summary_of(swept, tmp_path))
     figure = accuracy(series, MEASURES["classification"]).figure
     assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
-
-
-def test_without_panels_there_is_one(tmp_path: Path) -> None:
-    swept = sweep(EPSILONS)
-    fill(swept, tmp_path)
-    series = series_of(swept, summary_of(swept, tmp_path))
-    assert {own.panel for own in series} == {()}
-    assert len(accuracy(series, MEASURES["classification"]).figure.axes) == 1

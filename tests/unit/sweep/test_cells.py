@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from support.tiny_sweep import ARMS, EPSILONS, LISTS, NOISED, sweep
 from securefl.core.errors import ConfigError
 from securefl.study.composition import composition
 from securefl.study.config import parse
-from securefl.sweep.cells import claim, has_sweep, in_force, parse_sweep, show
+from securefl.sweep.cells import has_sweep, in_force, parse_sweep, show
 
 CLIENTS = '"data.clients" = [5, 6]'
 ONE = '"privacy.epsilon" = [1.0]'
@@ -65,14 +64,11 @@ def test_folders_of_values_with_one_slug_differ() -> None:
     ("section", "part"),
     [
         ('[sweep.grid]\n"privcy.epsilon" = [1.0]', "Unknown section [privcy] (did you mean `privacy`?)"),
-        ('[sweep.grid]\n"privacy.epsilon" = [1.0, -1.0]', "In the cell epsilon = -1: "),
         ('[sweep.grid]\n"arm.clipp.kind" = ["none"]\n' + EPSILONS, "Unknown key `clipp`"),
         (
             '[sweep.grid]\n"privacy.epsilon" = [1.0]\n"privacy.epsilon.x" = [1.0]',
             "Expected tables along the path",
         ),
-        ('[[sweep.list]]\nprivacy.noise = "local"', 'in quotes, such as "privacy.noise" = ..., got'),
-        ('[sweep.grid]\n"privacy.epsilon" = 1.0', "Expected a list of values of `privacy.epsilon`"),
         ('[sweep.grid]\n"privacy.epsilon" = [1.0, 1.0]', "epsilon = 1 twice"),
         (f'[sweep.grid]\n{EPSILONS}\n[[sweep.list]]\n"privacy.epsilon" = 1.0', "Keep one of them"),
         ('[sweep]\npanels = ["data.clients"]', "Expected a table [sweep.grid] or tables [[sweep.list]]"),
@@ -87,7 +83,6 @@ def test_folders_of_values_with_one_slug_differ() -> None:
             f'[sweep]\npanels = ["data.clients", "data.clients"]\n[sweep.grid]\n{CLIENTS}',
             "Expected each key once in panels",
         ),
-        ("[sweep]", "Expected a table [sweep.grid] or tables [[sweep.list]]"),
     ],
 )
 def test_what_the_study_would_refuse_names_the_cell(section: str, part: str) -> None:
@@ -111,13 +106,6 @@ def test_a_sweep_is_told_from_a_study() -> None:
     assert has_sweep(NOISED + ARMS + "[sweep.grid]\n" + EPSILONS)
     assert not has_sweep(NOISED + ARMS)
     assert not has_sweep("x = [")
-
-
-def test_a_folder_is_one_sweeps(tmp_path: Path) -> None:
-    claim(tmp_path / "a", sweep(EPSILONS))
-    claim(tmp_path / "a", sweep(EPSILONS))
-    with pytest.raises(ConfigError, match="another configuration"):
-        claim(tmp_path / "a", sweep(EPSILONS, *LISTS))
 
 
 def test_values_in_force_include_defaults() -> None:

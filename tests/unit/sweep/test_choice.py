@@ -20,7 +20,6 @@ from securefl.accounting.figures import in_words
 from securefl.accounting.shared import runs_of
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.keys import SecretKey
-from securefl.dp.choice import Trials
 from securefl.dp.noise import Source
 from securefl.storage.private_folder import private_folder
 from securefl.study.accounted import ALONE, NOTE, choice_of
@@ -172,10 +171,6 @@ def test_a_damaged_cost_of_a_choice_is_no_cost(tmp_path: Path) -> None:
     (tmp_path / NOTE).write_text('{"sentence": "", "epsilon": {"server": 1.0}}')
     with pytest.raises(DataError, match="expected the epsilon of a choice"):
         choice_of(tmp_path)
-
-
-def test_the_trials_are_read() -> None:
-    assert parse_sweep(written()).choice == Trials(trials="poisson", mean=3.0)
 
 
 def test_all_cells_of_a_sweep_spend_one_ledger_or_none_begins(

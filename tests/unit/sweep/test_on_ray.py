@@ -12,12 +12,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from support.command_line import said
 from support.every import every
 from support.tiny_study import FEDAVG, plain, text, with_privacy, world
 
 from securefl.accounting.shared import runs_of
-from securefl.commands.main import cli
 from securefl.core.errors import ConfigError, DataError, WorkerDied
 from securefl.storage.private_folder import RUN, note_format
 from securefl.study.arm import arm_folder, checkpoint_file
@@ -426,9 +425,7 @@ def test_a_choice_is_refused_before_anything_is_drawn(ray: FakeRay, tmp_path: Pa
     (tmp_path / "s.toml").write_text(
         text(FEDAVG) + '[sweep]\nchoice = { trials = "poisson", mean = 2 }\n' + CELLS
     )
-    told = CliRunner().invoke(
-        cli, ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--ray"]
-    )
+    told = said("sweep", tmp_path / "s.toml", "--out", tmp_path / "out", "--ray")
     assert isinstance(told.exception, ConfigError)
     assert "--ray" in str(told.exception)
     assert not (tmp_path / "out").exists()
@@ -453,14 +450,7 @@ def test_the_command_runs_on_the_cluster_of_the_address(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     (tmp_path / "s.toml").write_text(text(FEDAVG) + CELLS)
-    told = CliRunner().invoke(
-        cli, ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--ray"]
-    )
+    told = said("sweep", tmp_path / "s.toml", "--out", tmp_path / "out", "--ray")
     assert told.exit_code == 0, told.output
     assert (tmp_path / "out" / "sweep.html").is_file()
     assert ray.connected == ["10.0.0.1:6379", "ended"]
-
-
-def test_a_study_names_no_cluster() -> None:
-    with pytest.raises(ConfigError, match=r"\[runtime\] Unknown key `backend`"):
-        parse_sweep(text(FEDAVG) + '[runtime]\nbackend = "ray"\n' + CELLS)

@@ -80,7 +80,7 @@ def test_a_cell_that_was_damaged_is_named(
     assert str(path.parent) in str(caught.value)
 
 
-@every("name", ["=HYPERLINK(1)", "@a", "-a", "'=a", "+1+1", "-5"])
+@every("name", ["=HYPERLINK(1)", "@a", "-a", "'=a", "+1+1", "-5", "nan"])
 def test_an_arm_that_a_spreadsheet_would_run_keeps_its_name(name: str, tmp_path: Path) -> None:
     """Its cell has a quote in front, in a cell's table and in those of the sweep."""
     swept = sweep(EPSILONS, study=NOISED + ARMS.replace('"unit"', json.dumps(name)))
@@ -130,12 +130,6 @@ def test_json_has_the_summary_and_what_failed(swept: Sweep, tmp_path: Path) -> N
     assert found["summary"][-1]["epsilon_true"] == "inf"
     nothing = as_json(swept, tmp_path, facts_of(swept, tmp_path), summary.iloc[:0], {"a cell": "no memory"})
     assert (nothing["summary"], nothing["page"]) == ([], None)
-
-
-def test_an_arm_may_have_the_name_of_a_missing_value(tmp_path: Path) -> None:
-    found = sweep(EPSILONS, study=NOISED + ARMS.replace('"unit"', '"nan"'))
-    fill(found, tmp_path)
-    assert set(results_table(found, facts_of(found, tmp_path))["arm"]) == {"nan", "bounded"}
 
 
 def test_series_are_arms_under_one_setting(swept: Sweep, tmp_path: Path) -> None:
