@@ -72,6 +72,13 @@ def huge(here: World, client: int) -> World:
     return replace(here, records=records)
 
 
+def test_under_a_finite_epsilon_no_record_moves_what_the_server_sees(tmp_path: Path) -> None:
+    study = client_level()
+    here = world(study)
+    one, other = run(study, tmp_path / "a", here=here), run(study, tmp_path / "b", here=huge(here, 1))
+    assert [row["seen"] for row in one.records] == [row["seen"] for row in other.records]
+
+
 def test_without_one_the_server_sees_that_a_client_is_silent_and_never_why(tmp_path: Path) -> None:
     study = parse(text(ALL))
     here = huge(world(study), 1)
