@@ -65,13 +65,6 @@ def test_privacy_does_not_follow_the_experiments_seed(tmp_path: Path) -> None:
     assert not np.array_equal(first, second)
 
 
-def test_private_training_is_charged_at_record_level_only() -> None:
-    for changed in ({"adjacency": "replace-one"}, {"unit": '"client"', "adjacency": "zero-out"}):
-        of = private("fedavg", AVERAGING["fedavg"], **changed)
-        with pytest.raises(ConfigError, match="adding or removing"):
-            composed(of)
-
-
 def test_what_is_not_accounted_still_makes_epsilon_endless(tmp_path: Path) -> None:
     of = private("fedavg_rp", 'fraction = 1.0\nscheme = "I"')
     with pytest.raises(ConfigError, match=r"non_private = .\"size\""):
