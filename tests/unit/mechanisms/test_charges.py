@@ -11,7 +11,7 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from support.every import every
 from support.hidden_plans import hidden, lawless
-from support.noises import noised, own_sigma, reach, room
+from support.noises import own_sigma, reach, room
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge, steps_event
@@ -29,8 +29,6 @@ from securefl.mechanisms.charges import (
     infinite_reasons,
     unbounded,
 )
-from securefl.mechanisms.distributed import Distributed
-from securefl.mechanisms.mechanism import Central, KeyHolder, Local, NoNoise
 
 FREE, GAUSS, ENDLESS = NoOpDpEvent(), GaussianDpEvent(3.0), NonPrivateDpEvent()
 TRAINING = GaussianDpEvent(7.0)
@@ -141,15 +139,6 @@ def test_a_record_s_bound_does_not_hold_of_what_its_training_left() -> None:
     replacing = replace(allowed(PLAN), adjacency="replace-one")
     assert Protection(replacing, SUM).charge().server == GAUSS
     assert Protection(replacing, TRAINED).charge() == NON_PRIVATE
-
-
-def test_whether_a_plan_adds_noise_to_a_value() -> None:
-    assert noised(PLAN, SUM)
-    assert not noised(BARE, SUM)
-    assert not noised(PLAN, replace(SUM, sensitivity={}))
-    assert not noised(PLAN, replace(SUM, sensitivity={("record", "add-remove"): 0.0}))
-    assert noised(PLAN, replace(SUM, sensitivity={("record", "add-remove"): 1e-9}))
-    assert not noised(replace(PLAN, adjacency="replace-one"), replace(SUM, sensitivity=CLIENT))
 
 
 def test_events_of_a_run_are_those_of_its_rounds_and_introductions() -> None:
@@ -305,13 +294,6 @@ def test_the_room_of_the_key_holder_s_noise() -> None:
     assert room(HOLDER, replace(SUM, sensitivity={})) == room(HOLDER, EACH) == room(PLAN, SUM) == 0
 
 
-def test_the_place_is_the_client_for_what_nobody_sums() -> None:
-    kinds = [Local, Distributed, Central, KeyHolder, NoNoise]
-    assert [type(Protection(plan, SUM).mechanism) for plan in (PLAN, SHARED, CENTRAL, HOLDER, BARE)] == kinds
-    assert {type(Protection(plan, EACH).mechanism) for plan in (PLAN, SHARED, CENTRAL, HOLDER)} == {Local}
-    assert type(Protection(BARE, EACH).mechanism) is NoNoise
-
-
 # What is told ------------------------------------------------------------------------------------
 
 
@@ -418,10 +400,6 @@ def test_reasons_stand_side_by_side_for_those_that_are_open_alone() -> None:
     both = replace(BARE, non_private=("own", "other"))
     assert (
         infinite_reasons(both, [SUM, other]) == "the own leaves without noise; the other leaves without noise"
-    )
-    partly = replace(PLAN, non_private=("other",))
-    assert infinite_reasons(partly, [SUM, replace(other, sensitivity={})]).startswith(
-        "one record moves the other"
     )
     assert Protection(HOLDER, SUM).open_to == []
     assert Protection(CENTRAL, SUM).open_to == []

@@ -120,10 +120,6 @@ def test_a_plan_says_how_many_values_travel() -> None:
     found = forecast(whole, whole.arms[0], world(whole))
     assert found.values == (70, 574)
     assert "  trains 70 of 644 values of the model; the others are frozen" in "\n".join(lines(whole, [found]))
-    plain = of("fedavg", "fraction = 1.0", "")
-    found = forecast(plain, plain.arms[0], world(plain))
-    assert found.values == (644, 0)
-    assert "frozen" not in "\n".join(lines(plain, [found]))
 
 
 REFUSED: dict[str, tuple[str, str, str, str]] = {

@@ -74,20 +74,6 @@ def test_what_fedper_shares_is_what_lg_fedavg_keeps(layers: int) -> None:
     assert len(starts[1]) == 7 * 10 + (9 * 6 if layers == 2 else 0)
 
 
-def test_a_model_is_tested_and_exported_with_the_layers_that_at_names(tmp_path: Path) -> None:
-    """A client that was not drawn yet has trained nothing, so it has the averaged layers under both."""
-    of = one("fedper", "fraction = 0.5", rounds=1)
-    own = replace(of, measures=replace(of.measures, at="own"))
-    losses = [run(each, tmp_path / each.measures.at).records[0]["loss"] for each in (of, own)]
-    assert losses[1] < losses[0]
-    (algorithm, _), states = composed(own), kept(own, tmp_path / "own")
-    assert len(states) == 2
-    shared = np.zeros_like(algorithm.start().broadcast)
-    for client in range(4):
-        (model, _), state = np.split(_exported(own, client, states), [len(shared)]), states.get(client)
-        np.testing.assert_array_equal(model, shared if state is None else state["model"][: len(shared)])
-
-
 def test_a_second_training_starts_under_the_averaged_layers() -> None:
     """Whatever is tested: `at` changes no value that is sent."""
     sent = []

@@ -89,9 +89,3 @@ def learns(of: Study) -> str:
     _, plan = composed(of)
     specs = [own.spec for own in of.arms[0].options.build(world(of).problem).contributions]
     return privacy_card.learns(plan, specs, SERVER)
-
-
-def test_the_card_says_what_positions_tell() -> None:
-    assert "the signs of the largest entries of its model update and residual, and which these are" in learns(
-        study(ARM.format(p=0.1))
-    )
