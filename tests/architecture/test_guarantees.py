@@ -22,9 +22,8 @@ PROTECT = {
         unit/mechanisms/test_protect.py test_the_charge_follows_from_the_plan_and_not_from_the_value
         """,
     "A value that its client noises carries the noise": """
-        unit/protocols/test_noised_numbers.py test_the_noise_is_as_declared
         unit/mechanisms/test_protect.py test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged
-        unit/protocols/test_noised_numbers.py test_what_is_charged_as_noised_must_be_something_to_noise
+        unit/mechanisms/test_protect.py test_a_value_that_is_noised_is_whole_numbers_before
         """,
     "A noised value beyond its grid": """
         unit/mechanisms/test_protect.py test_a_value_beyond_its_grid_is_cut_to_it_before_it_is_weighted

@@ -214,24 +214,6 @@ def test_terms_that_cannot_be_checked_are_refused() -> None:
         Checks(terms=LinearTerms(parameters=STRONG, bounds=wide, scores=1), context=b"")
 
 
-def test_other_ranges_of_weights_are_another_place() -> None:
-    """So a key holder that checks looser ranges finds no signature that holds."""
-    terms = Parties().terms
-    looser = replace(terms, bounds=replace(terms.bounds, weights=()))
-    places = {Checks(terms=one, context=b"").digest for one in (terms, looser)}
-    assert len(places) == 2
-
-
-def test_weights_are_written_in_as_many_bytes_as_their_bounds_need() -> None:
-    checks = Parties().checks
-    edge = 2 ** (8 * checks.weight_bytes - 1)
-    one = np.zeros((1, COMPACT.poly_modulus_degree), dtype=np.int64)
-    one[0, :4] = -edge, edge - 1, -1, 1
-    raw = checks.packed(one)
-    assert len(raw) == checks.weights_bytes
-    assert (checks.unpacked(raw) == one).all()
-
-
 # The server alone: forged requests --------------------------------------------------------------------
 
 Forge = Callable[[Parties], bytes]

@@ -330,17 +330,6 @@ def test_a_request_that_is_refused_costs_its_query_alone() -> None:
 # A client that lies ---------------------------------------------------------------------------------
 
 
-def test_a_masked_row_that_was_changed_costs_its_sender_alone() -> None:
-    """What unmasks to junk cannot be told from a claim; it is far off, or refused where it is no score."""
-    parties = Parties()
-    good = parties.masked(profile(1, 10))
-    spoilt = [parties.masked(profile(2, 10))[:48] + bytes(len(good) - 48) for _ in range(20)]
-    first, *junk = parties.scores([good, *spoilt])
-    assert value(first) == pytest.approx(divergence(profile(1, 10), parties.base), abs=1e-5)
-    assert all(isinstance(one, RemoteProtocolError) or one.value > 1 for one in junk)
-    assert any(isinstance(one, RemoteProtocolError) for one in junk)
-
-
 ORDER_8 = "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"
 BAD_MESSAGES = {
     "empty": lambda good: b"",
@@ -402,18 +391,6 @@ def test_bounds_that_leave_no_room_and_features_outside_them_are_refused() -> No
     loose = linear_query(MeanVariance(np.ones(10), np.full(10, 1e-5), 9), parties.anchor, BOUNDS)
     with pytest.raises(ConfigError, match="declare a larger norm"):
         parties.of(loose)
-
-
-def test_every_field_of_the_terms_is_in_their_text() -> None:
-    """Parties whose terms differ have other pads."""
-    one = Parties().terms
-    others = [
-        replace(one, context=b"2"),
-        replace(one, word_bits=128),
-        replace(one, bounds=replace(one.bounds, least=-1.0)),
-        replace(one, bounds=replace(one.bounds, weights=())),
-    ]
-    assert len({terms.digest for terms in (one, *others)}) == len({t.place for t in (one, *others)}) == 5
 
 
 @every("word_bits", [64, 128])

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from support.every import every
 
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import Schedule, ValueSpec
 from securefl.core.errors import ConfigError, RemoteProtocolError
 from securefl.core.messages import OpenRequest
 from securefl.core.wire import Header, Limit
 from securefl.linear.registry import scheme_of
 from securefl.linear.scheme import OpeningMachine, Ready
-from securefl.mechanisms.charges import Protection
 
 SERVER = "server"
 MACHINE = OpeningMachine(
@@ -34,27 +30,6 @@ def test_one_request_is_opened_and_the_same_one_has_its_reply_again() -> None:
             MACHINE.receive(state, SERVER, OpenRequest(items=(b"b",)))
         again = MACHINE.receive(state, SERVER, OpenRequest(items=(b"a",)))
         assert (again.state, again.need, again.out) == (state, None, out)
-
-
-def test_a_profile_costs_the_same_whatever_hides_its_score() -> None:
-    spec = ValueSpec(
-        name="profile",
-        reduction="none",
-        reveals="it",
-        sensitivity={("record", "replace-one"): 2.0},
-        schedule=Schedule(initial=1),
-    )
-    for noise, multiplier in (("none", 0.0), ("local", 3.0)):
-        plan = Plan(
-            delta=1e-5,
-            max_rounds=1,
-            noise=noise,  # type: ignore[arg-type]
-            noise_multiplier=multiplier,
-            non_private=() if multiplier else ("profile",),
-        )
-        words = ("clear", "ckks", "pads")
-        charges = [Protection(replace(plan, scores=word), spec).charge() for word in words]  # type: ignore[arg-type]
-        assert charges == charges[:1] * len(words)
 
 
 def test_a_word_that_is_no_way_is_refused_with_those_that_are() -> None:

@@ -12,7 +12,6 @@ from dp_accounting import GaussianDpEvent
 from scipy import stats
 from support.every import every
 from support.hidden_plans import hidden
-from support.noises import noise as mechanisms_noise
 from support.noises import own_sigma
 
 from securefl.algorithm.plan import Plan
@@ -24,7 +23,6 @@ from securefl.core.hiding import ConcealVector
 from securefl.core.keys import SecretKey
 from securefl.core.linear import LinearBounds, Range
 from securefl.core.release import Release, ReleaseKey
-from securefl.dp.noise import Source
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import is_cut, protect
 
@@ -67,12 +65,16 @@ def test_the_charge_follows_from_the_plan_and_not_from_the_value(plan: Plan, tra
     assert charges == {Protection(plan, spec).charge(trained=trained)}
 
 
-def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged() -> None:
-    """Chi-square of residuals over sigma, false alarm 1e-6; nine tenths of the noise are caught."""
+@every(("spec", "unit"), [(SUM, 1), (EACH, GRID.step)])
+def test_a_sum_that_its_client_noises_carries_the_noise_that_is_charged(spec: ValueSpec, unit: float) -> None:
+    """And so does a number that nobody sums. Chi-square of residuals over sigma, false alarm 1e-6.
+
+    Nine tenths of the noise are caught.
+    """
     integers = np.arange(-3000, 3000)
-    came = released(PLAN, integers=integers, secret=None)
+    came = released(PLAN, spec, integers, secret=None)
     assert came.charge.server == GaussianDpEvent(3.0)
-    scaled = (came._numbers - integers) * GRID.step / 3.0
+    scaled = (came._numbers / unit - integers) * GRID.step / 3.0
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(scaled))
     assert low < np.sum(scaled**2) < high
     assert not low < np.sum((0.9 * scaled) ** 2) < high
@@ -338,21 +340,6 @@ def test_a_client_that_may_not_be_silent_sends_a_cut_value_on_every_grid(dtype: 
     assert came._numbers.tolist() == [round(7 * weight), -round(7 * weight), round(2.5 * weight)]
 
 
-@every("noise", ["local", "distributed", "central", "key-holder"])
-def test_each_mechanism_draws_the_noise_that_it_charges(noise: str) -> None:
-    """Chi-square of 6,000 integers by sigma, from one key: nine tenths or a half would be far outside."""
-    adversaries = {"central": ("others",), "key-holder": ("server", "others")}.get(noise, PLAN.adversaries)
-    plan = replace(PLAN, noise=noise, adversaries=adversaries)
-    if noise == "key-holder":
-        plan = hidden(replace(plan, dropout=0.0), 4, sum="two-server")
-    sigma = own_sigma(plan, SUM) if noise == "distributed" else 3.0 / GRID.step
-    drawn = mechanisms_noise(plan, SUM, 6000, Source(SECRET))
-    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(drawn))
-    assert low < np.sum((drawn / sigma) ** 2) < high
-    if noise == "distributed":  # of 4 shares, an adversary may know its own
-        assert 3 * sigma**2 == pytest.approx((3.0 / GRID.step) ** 2, rel=1e-5)
-
-
 def test_a_value_that_is_noised_is_whole_numbers_before() -> None:
     """Floats that are rounded after clipping are longer than their bound: nothing leaves."""
     with pytest.raises(LocalProtocolError):
@@ -391,11 +378,3 @@ def test_a_vector_outside_the_bounds_of_its_query_is_not_sent(noised: bool) -> N
     assert not sealed
     send([1.0, 1.0], [1.0])
     assert len(sealed) == 1
-
-
-def test_a_mechanism_says_the_deviation_of_a_total() -> None:
-    assert Protection(CENTRAL, SUM).mechanism.deviation(9) == 3.0, "drawn once"
-    assert Protection(PLAN, SUM).mechanism.deviation(9) == 9.0, "drawn by each client: variances add up"
-    assert Protection(SHARED, SUM).mechanism.deviation(3) == pytest.approx(3.0, rel=1e-4), (
-        "three shares are enough"
-    )

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, PoissonSampledDpEvent
-from dp_accounting.pld import PLDAccountant
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from scipy.stats import beta, norm
 from support.every import every
 from support.hidden_plans import hidden
 
 from securefl.accounting import Curve
-from securefl.accounting.composition import compose, deltas
+from securefl.accounting.composition import deltas
 from securefl.accounting.events import History, dump_charge, load_charge, steps_event
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, Sum, Total, Value, ValueSpec
@@ -26,7 +25,7 @@ from securefl.core.keys import SecretKey
 from securefl.core.release import Charge, ReleaseKey
 from securefl.core.wire import Header
 from securefl.mechanisms import protecting
-from securefl.mechanisms.charges import Protection, allotment, events_of
+from securefl.mechanisms.charges import Protection, events_of
 from securefl.mechanisms.mechanism import Central
 from securefl.mechanisms.protecting import protect, takes_part
 from securefl.mechanisms.totals import with_noise
@@ -77,19 +76,6 @@ def test_others_are_charged_a_sampled_step_and_the_server_as_without_draws() -> 
         replace(charge, others=GaussianDpEvent(Z))
         == Protection(replace(PLAN, sampling_rate=1), SPEC).charge()
     )
-
-
-def test_each_query_of_a_run_is_charged_and_retries_too() -> None:
-    assert events_of(PLAN, [SPEC], "others", ROUNDS) == {steps_event(Q, Z, 1): ROUNDS}
-    assert allotment(replace(PLAN, max_retries=2), [SPEC]) == {dump_charge(OWN.charge()): ROUNDS + 2}
-
-
-def test_epsilon_is_that_of_dp_accounting() -> None:
-    accountant = PLDAccountant(value_discretization_interval=1e-4)
-    accountant.compose(PoissonSampledDpEvent(Q, GaussianDpEvent(Z)), ROUNDS)
-    own = compose(events_of(PLAN, [SPEC], "others", ROUNDS), PLAN.delta)
-    assert own == pytest.approx(accountant.get_epsilon(PLAN.delta), rel=1e-3)
-    assert own < 0.7 * compose({GaussianDpEvent(Z): ROUNDS}, PLAN.delta)
 
 
 def test_a_number_that_its_client_noises_is_not_drawn_for() -> None:

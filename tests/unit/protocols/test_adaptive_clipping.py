@@ -21,7 +21,7 @@ from support.combinations import study as combination
 from support.every import every
 from support.private_studies import DISTRIBUTED, KEY_HOLDER, client_level
 from support.tiny_problem import client_context
-from support.tiny_study import Spy, charged, composed, same_state, spied, study, text, world
+from support.tiny_study import charged, composed, same_state, spied, study, text, world
 
 from securefl.algorithm.clients import ClientContext, Population, State, specs_of
 from securefl.algorithm.queries import Answers, ByDraws, CohortQuery, Total, ValueSpec
@@ -38,7 +38,6 @@ from securefl.study.config import Study, parse
 from securefl.study.forecast import final_epsilon, forecast, lines
 from securefl.study.publication import published
 from securefl.study.results import collect
-from securefl.study.run import run_arm
 from securefl.study.run_report import figures
 from securefl.training.local import BOUND, BOUNDS
 
@@ -242,20 +241,6 @@ def test_an_optimiser_of_the_server_gets_the_step_in_the_models_unit(here: Any) 
 # Whole runs -----------------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_has_the_bound_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
-    of = adaptive(client_level(rounds=4))
-    here, legs = world(of), []
-    for rounds in (2, 4):
-        spy = Spy(of.arms[0].options)
-        arm = replace(of.arms[0], options=spy)
-        run_arm(of, arm, here, tmp_path, lambda record: None, rounds=rounds)
-        legs.append((bounds(spy), [float(query.public[BOUND][0]) for query, _ in spy.asks]))
-    (first, asked), (second, later) = legs
-    assert asked == first[:2]
-    assert later == [first[2], second[1]], "from where the first leg ended"
-    assert len({*asked, *later}) == 4
-
-
 @every("lie", [0.0, np.nan, 1e30])
 def test_a_server_that_tells_no_bound_gets_no_update(lie: float, tmp_path: Path) -> None:
     of = adaptive(client_level(rounds=2))
@@ -363,16 +348,6 @@ def test_a_quantile_needs_a_bound_to_begin_with() -> None:
             adaptive(client_level(), outside)
 
 
-def test_an_arm_of_its_own_may_adapt_the_bound_of_all() -> None:
-    """The other arms' bound stays: a study compares the two."""
-    arm = '[[arm]]\nname = "{}"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "partial"\n{}'
-    arms = arm.format("fixed", ""), arm.format("adaptive", "local = { bound_quantile = 0.5 }\n")
-    of = parse(
-        text(*arms, non_private="[]").replace("batch_size = 48\n", "batch_size = 48\nupdate_bound = 0.5\n")
-    )
-    assert [own.local and own.local.bound_quantile for own in of.arms] == [None, 0.5]
-
-
 def test_a_plan_says_that_the_bound_moves() -> None:
     of = adaptive(client_level())
     said = "\n".join(lines(of, [forecast(of, of.arms[0], world(of))]))
@@ -390,15 +365,7 @@ def test_tables_and_report_have_the_bound_of_each_round(tmp_path: Path) -> None:
     spy, finished = spied(of, tmp_path)
     moved = bounds(spy)[1:]
     assert [record[BOUND] for record in finished.records] == moved
-    fixed = replace(
-        finished, records=[{k: v for k, v in own.items() if k != BOUND} for own in finished.records]
-    )
-    for run, drawn in ((finished, True), (fixed, False)):
-        shown = published(collect(of, [run]))
-        assert (BOUND in shown.metrics) == drawn
-        pictures = {picture.name: picture for picture in figures(of, shown)}
-        assert ("bounds" in pictures) == drawn
-        if drawn:
-            assert shown.metrics[BOUND].tolist() == moved
-            [axes] = pictures["bounds"].figure.axes
-            assert axes.lines[0].get_ydata() == pytest.approx(moved)
+    shown = published(collect(of, [finished]))
+    assert shown.metrics[BOUND].tolist() == moved
+    [axes] = {picture.name: picture for picture in figures(of, shown)}["bounds"].figure.axes
+    assert axes.lines[0].get_ydata() == pytest.approx(moved)

@@ -12,13 +12,13 @@ from support.every import every
 from support.tiny_problem import client_context, tiny_problem
 
 from securefl.algorithm.clients import ClientContext, Population, RoundResult, State, run_round
-from securefl.algorithm.queries import Answers, ByCount, ByDraws, CohortQuery, Sum, Total
+from securefl.algorithm.queries import Answers, ByCount, CohortQuery, Sum, Total
 from securefl.core.errors import ConfigError, DataError
-from securefl.protocols.averaging import Averaging, Selection, weights
+from securefl.protocols.averaging import Adam, Averaging, Selection, cohort_size
 from securefl.protocols.baselines import ActiveFL, FedAdam, FedAvgRP
-from securefl.protocols.contributions import UPDATE, Loss, Size
+from securefl.protocols.contributions import Loss, Size
 from securefl.protocols.fedavg import FedAvg
-from securefl.protocols.parts import Part, Update, step_of
+from securefl.protocols.parts import Part, Update
 from securefl.training import mean_loss, to_vector, train
 from securefl.training.task import Problem
 
@@ -82,33 +82,6 @@ def test_partial_is_the_plain_mean_over_the_survivors(problem: Problem) -> None:
     np.testing.assert_allclose(after.broadcast, problem.initial + (1 + 2 + 3) / 3, rtol=1e-6)
 
 
-def test_full_keeps_the_old_model_for_absent_clients(problem: Problem) -> None:
-    """w + sum over the survivors of (n_k / n)(w_k - w), with n over all clients."""
-    algorithm = FedAvg(fraction=1.0, aggregation="full").build(problem)
-    known = algorithm.start().remember(records=np.array([100.0]))
-    after = one_round(algorithm, Clients(absent=(3,)), known)
-    np.testing.assert_allclose(after.broadcast, problem.initial + 0.1 * 1 + 0.2 * 2 + 0.3 * 3, rtol=1e-6)
-
-
-def test_full_and_partial_shares() -> None:
-    state = State(np.zeros(1, np.float32), {"records": np.array([100.0])})
-    bounded = replace(UPDATE, sensitivity={("client", "zero-out"): 1.0})
-    assert weights("full", {0: 1, 3: 1}, state) == ByCount(100)
-    assert weights("partial", {}, state) is None
-    for draws, plain, scaled in [({0: 1, 3: 1}, 0.5, 1.0), ({0: 3, 3: 1}, 0.75, 1.0)]:
-        found = weights("partial", draws, state)
-        assert isinstance(found, ByDraws)
-        assert (found.whole_weight((0,), UPDATE), found.whole_weight((0,), bounded)) == (plain, scaled)
-        assert found.whole_weight((3,), bounded) == pytest.approx(1 / draws[0])
-    full, partial = (
-        CohortQuery(cohort=(0,), broadcast=state.broadcast, weights=own)
-        for own in (ByCount(100), ByDraws({0: 1}))
-    )
-    assert step_of(full, Total(np.array([3.0]), 0.5)) == [3.0]
-    assert step_of(partial, Total(np.array([3.0]), 0.5)) == [6.0]
-    assert step_of(partial, Total(np.zeros(1), 0.0)) == [0.0]
-
-
 def test_a_client_of_unknown_size_counts_as_an_average_one_under_full(problem: Problem) -> None:
     """Who is absent from the sum of counts neither shrinks the cohort nor gives its weight to the others."""
     algorithm = FedAvg(fraction=1.0, aggregation="full").build(problem)
@@ -152,60 +125,21 @@ def test_introductions_send_the_model_only_where_it_is_read(problem: Problem) ->
     assert [query.broadcast.size for query in losses.asks] == [len(problem.initial), 0, len(problem.initial)]
 
 
-def test_multiplicities_weigh_the_mean(problem: Problem) -> None:
-    """Scheme I: K draws with replacement, mean of 1 / K each."""
-    algorithm = FedAvgRP(fraction=1.0, scheme="I").build(problem)
-    clients = Clients()
-    round_ = played(algorithm, clients)
-    after, draws = round_.state, np.array([round_.drawn.get(k, 0) for k in range(CLIENTS)])
-    assert draws.sum() == CLIENTS
-    assert draws.max() > 1, "choose another seed: nobody was drawn twice"
-    expected = problem.initial + float(draws @ np.arange(1, CLIENTS + 1)) / CLIENTS
-    np.testing.assert_allclose(after.broadcast, expected, rtol=1e-6)
-
-
-def test_scheme_ii_scales_weights_by_what_was_not_drawn(problem: Problem) -> None:
-    """K uniformly without replacement, w + sum (N / K) p_k (w_k - w) (Li et al. 2020)."""
-    clients = Clients()
-    round_ = played(FedAvgRP(fraction=0.5).build(problem), clients)
-    assert set(round_.drawn.values()) == {1}
-    assert len(round_.drawn) == CLIENTS // 2
-    full = played(FedAvg(fraction=0.5).build(problem), Clients())
-    assert full.drawn == round_.drawn
-    twice = problem.initial + 2 * (full.state.broadcast - problem.initial).astype(np.float64)
-    np.testing.assert_allclose(round_.state.broadcast, twice, rtol=1e-6)
-    assert isinstance(clients.asks[-1].weights, ByCount)
+def test_fedadam_hands_its_options_to_the_server_adam(problem: Problem) -> None:
+    algorithm: Any = FedAdam(fraction=0.5, learning_rate=0.02, beta1=0.5, beta2=0.7).build(problem)
+    assert algorithm.server == Adam(learning_rate=0.02, beta1=0.5, beta2=0.7)
+    assert algorithm.aggregation == "partial"
 
 
 # The loop ---------------------------------------------------------------------------------------
 
 
-def test_nobody_answers_and_the_model_stays(problem: Problem) -> None:
-    for options in (FedAvg(fraction=1.0, aggregation="partial"), FedAdam(fraction=1.0)):
-        algorithm = options.build(problem)
-        moved = one_round(algorithm, Clients())
-        still = one_round(algorithm, Clients(absent=(0, 1, 2, 3)), moved, number=2)
-        assert np.array_equal(still.broadcast, moved.broadcast)
-
-
-@pytest.mark.parametrize(
-    ("fraction", "clients", "expected"),
-    [(0.2, 60, 12), (0.1, 30, 3), (0.05, 50, 3), (1.0, 7, 7), (1e-12, 9, 1)],
+@every(
+    ("fraction", "clients", "size"), [(0.2, 60, 12), (0.1, 30, 3), (0.05, 50, 3), (1.0, 7, 7), (1e-12, 9, 1)]
 )
-def test_cohort_is_the_ceiling_of_c_n(problem: Problem, fraction: float, clients: int, expected: int) -> None:
+def test_cohort_is_the_ceiling_of_c_n(fraction: float, clients: int, size: int) -> None:
     """K = ceil(C N), where 0.1 * 30 is 3 and not the 3.0000000000000004 of floats."""
-    wide = replace(problem, clients=clients)
-    asked: list[CohortQuery] = []
-
-    def query(question: CohortQuery, stage: int) -> Answers:
-        asked.append(question)
-        nothing = Total(np.zeros(len(question.broadcast)), 0.0)
-        return Answers(survivors=(), totals={"update": nothing}, per_client={})
-
-    algorithm = FedAvg(fraction=fraction, aggregation="partial").build(wide)
-    population = Population(clients=clients, seconds=np.ones(clients))
-    run_round(algorithm, algorithm.start(), population, 1, np.random.default_rng(0), query)
-    assert [len(question.cohort) for question in asked] == [expected]
+    assert cohort_size(fraction, clients) == size
 
 
 def test_everybody_is_introduced_once_and_the_unknown_again(problem: Problem) -> None:
@@ -265,13 +199,6 @@ def test_an_update_is_the_trained_model_less_the_broadcast(problem: Problem) -> 
         value = Update(Part(problem)).compute(context(problem, number)).clear
         np.testing.assert_array_equal(value, to_vector(model) - problem.initial)
         assert np.abs(value).max() > 0
-
-
-def test_size_and_loss(problem: Problem) -> None:
-    mine = context(problem)
-    assert Size(problem).compute(mine).floats().tolist() == [9.0]
-    loss = mean_loss(problem.module(problem.initial), mine.x, mine.y, "cross_entropy")
-    assert Loss(problem).compute(mine).clear.tolist() == [loss]
 
 
 def test_a_client_that_holds_out_nothing_by_chance_tells_the_loss_of_its_training(problem: Problem) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_problem import client_context
 from support.tiny_study import spied, study, world
 
 from securefl.algorithm.clients import State
@@ -21,7 +20,6 @@ from securefl.protocols.stc import STC
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.config import Study
-from securefl.training.run_jobs import run_job
 from securefl.training.task import Problem
 
 OPTIONS = {
@@ -66,36 +64,6 @@ def test_each_client_has_a_model_that_the_server_had(
     assert answered
     assert all(states[k]["model"].tobytes() == last for k in answered)
     assert all(len(query.broadcast) < len(spy.states[0].broadcast) for query, _ in spy.asks)
-
-
-def test_what_is_not_sent_is_kept_on_both_sides(tmp_path: Path) -> None:
-    """Over all rounds: the client's updates are what it sent and its residual; so are the server's steps."""
-    here = world(of("stc"))
-    (update,) = STC(fraction=1.0, p=0.05).build(here.problem).contributions
-    x, y = here.records[0]
-    state: Any = {}
-    model, sent, steps = here.problem.initial, np.zeros(len(here.problem.initial)), 0.0
-    for number in (1, 2, 3):
-        context = client_context(
-            x,
-            y,
-            round=number,
-            broadcast=np.zeros(3, np.float32),
-            rng=np.random.default_rng(number),
-            kept={**state, "version": np.zeros(1, np.int64)},
-        )
-        trained = run_job(update.fit(context))  # type: ignore[attr-defined]
-        steps = steps + (trained.astype(np.float64) - model)
-        value = update.value(context, trained)  # type: ignore[attr-defined]
-        sent += value.clear
-        state = value.new_state
-    np.testing.assert_allclose(sent + state["residual"], steps, atol=1e-6)
-    assert np.count_nonzero(value.clear) == int(0.05 * len(model))
-
-    spy, _ = spied(of("stc", 1.0), tmp_path)
-    total = sum(answers.totals["update"].value for _, answers in spy.asks)  # equal weights of 1 / 6 each
-    moved = spy.states[-1].broadcast.astype(np.float64) - spy.states[0].broadcast
-    np.testing.assert_allclose(moved + spy.states[-1].memory["residual"], total, atol=1e-5)
 
 
 def test_a_zero_below_zero_moves_server_and_client_alike() -> None:

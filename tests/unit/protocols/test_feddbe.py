@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from support.private_studies import private
 from support.tiny_problem import tiny_problem
-from support.tiny_study import composed, run, spied, study, world
+from support.tiny_study import charged, composed, run, study, world
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
 from securefl.core.errors import ConfigError, DataError
@@ -54,27 +53,10 @@ def features_of(vector: NDArray[np.float32], x: NDArray[Any], width: int = 8) ->
     return np.maximum(x.reshape(len(x), -1) @ weight.T + vector[inputs * width :][:width], 0)
 
 
-def test_the_consensus_is_the_mean_of_the_clients_mean_features(tmp_path: Path) -> None:
-    of = tiny(rounds=3)
-    here = world(of)
-    spy, _ = spied(of, tmp_path, here)
-    means = [features_of(here.problem.initial, x).mean(0) for x, _ in here.records]
-    for state in spy.states[1:]:
-        np.testing.assert_allclose(state.broadcast[-9:-1], np.mean(means, axis=0), atol=2e-6)
-        assert state.broadcast[-1] == 1
-    assert not spy.states[0].broadcast[-9:].any()
-    asked = [[s.spec.name for s in query.sums] for query, _ in spy.asks]
-    assert asked == [["consensus"], ["update"], ["update"], ["update"]]
-    assert spy.asks[0][0].broadcast.size == 0
-
-
 def test_the_consensus_has_a_charge_of_its_own(tmp_path: Path) -> None:
     of = tiny("mean_bound = 1.0", rounds=2)
     run(of, tmp_path)
-    terms = Terms(unit="record", adjacency="replace-one", delta=1e-4)
-    with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", terms) as book:
-        names = [row[5] for row in book.rows()]
-    assert (names.count("consensus"), names.count("update")) == (4, 8)
+    assert charged(tmp_path) == {"consensus": 4, "update": 8}
     lacking = tiny(non_private='["update"]')
     with pytest.raises(ConfigError, match=r'."consensus"'):
         composed(lacking)
@@ -155,24 +137,6 @@ def by_hand(vector: Any, bias: Any, consensus: Any, own: ClientContext, kappa: f
     return nn.utils.parameters_to_vector([*parameters, shift]).detach().numpy()
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_training_by_hand(known: bool) -> None:
-    here = tiny_problem()
-    algorithm = FedDBE(kappa=7.0, momentum=0.3).build(here)
-    update = algorithm.contributions[0]
-    consensus = np.linspace(0, 2, M, dtype=np.float32)
-    bias = np.linspace(-1, 1, M, dtype=np.float32)
-    sent = np.concatenate([here.initial, consensus * known, [np.float32(known)]]).astype(np.float32)
-    own = context(sent, kept={"bias": bias})
-    value = update.compute(own)
-    expected = by_hand(here.initial, bias, consensus if known else None, own, 7.0, 0.3)
-    assert value.new_state is not None
-    np.testing.assert_allclose(value.new_state["bias"], expected[D:], atol=2e-6)
-    np.testing.assert_allclose(value.clear, expected[:D] - here.initial, atol=2e-6)
-    other = by_hand(here.initial, bias, None if known else consensus, own, 7.0, 0.3)
-    assert np.abs(expected - other).max() > 1e-2, "the pull shows"
-
-
 def test_a_second_attempt_forgets_the_running_mean_of_the_first() -> None:
     here = tiny_problem()
     update = FedDBE(kappa=7.0).build(here).contributions[0]
@@ -202,12 +166,6 @@ def test_a_client_takes_a_plain_model_away_with_its_bias_in_the_heads(tmp_path: 
 
 
 # Bad input ----------------------------------------------------------------------------------------
-
-
-def test_a_broadcast_of_another_length_is_refused() -> None:
-    update = FedDBE().build(tiny_problem()).contributions[0]
-    with pytest.raises(DataError, match=f"Expected {D + M + 1} shared values"):
-        update.compute(context(tiny_problem().initial))
 
 
 def test_a_damaged_bias_is_named() -> None:

@@ -18,7 +18,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import OTHERS
 from securefl.mechanisms.charges import Protection, unbounded
 from securefl.protocols.class_sums import Clipping
-from securefl.protocols.fedproto import FedProto, OwnModels, Prototypes, Pull, nearest, prototypes
+from securefl.protocols.fedproto import FedProto, OwnModels, Prototypes, Pull, prototypes
 from securefl.study.arm import arm_folder, checkpoint_file
 from securefl.study.checkpoint import Checkpoint
 from securefl.study.composition import composition
@@ -27,7 +27,7 @@ from securefl.study.export import taken
 from securefl.study.seeded import World
 from securefl.training.cohorts import fit_together
 from securefl.training.jobs import TrainingJob
-from securefl.training.run_jobs import one_by_one, run_job
+from securefl.training.run_jobs import one_by_one
 from securefl.training.task import Bodies
 
 Floats = NDArray[np.float64]
@@ -63,19 +63,6 @@ def test_prototypes_are_the_means_of_all_clients_records(tmp_path: Path) -> None
         right += (away.argmin(1) == y).tolist()
     assert finished.records[-1]["accuracy"] == pytest.approx(np.mean(right), abs=0.004)
     assert finished.records[-1]["accuracy"] > 0.8, "two classes a client: 0.5 is chance"
-
-
-def test_the_head_of_the_nearest_prototype() -> None:
-    rng = np.random.default_rng(1)
-    sent = np.column_stack([np.ones(7), 50 * rng.normal(size=(7, 5))]).astype(np.float32)
-    sent[3] = 0
-    phi = 50 * rng.normal(size=(400, 5))
-    head = nearest(sent)
-    scores = head[:, 0] + phi @ head[:, 1:].T
-    away = np.linalg.norm(phi[:, None] - sent[None, :, 1:].astype(np.float64), axis=2)
-    away[:, 3] = np.inf
-    np.testing.assert_array_equal(scores.argmax(1), away.argmin(1))
-    np.testing.assert_allclose(scores[:, :3], (phi**2).sum(1)[:, None] - away[:, :3] ** 2, rtol=1e-6)
 
 
 # A class that nobody holds -------------------------------------------------------------------------
@@ -141,24 +128,6 @@ def test_the_pull_by_hand() -> None:
     assert found.tolist() == [[2 * (0.25 + 4), 0.0]]
 
 
-def test_lambda_brings_features_to_their_prototypes() -> None:
-    here = world()
-    x, y = here.records[0]
-    rows = np.column_stack([np.ones(10), np.random.default_rng(0).random((10, 32))]).astype(np.float32)
-    away = []
-    for lamda in (0.0, 1.0, 10.0):
-        own = OwnModels(Bodies(here.problem), None, 32, lamda)
-        trained = run_job(own.fit(context(here, x, y, rows.ravel())))
-        assert not isinstance(trained, DataError)
-        away.append(np.mean(np.sum((features(here, trained, x) - rows[y, 1:]) ** 2, axis=1)))
-    assert away[0] > away[1] > away[2]
-    without = run_job(own.fit(context(here, x, y, np.zeros(0, np.float32))))
-    plain_ = run_job(
-        TrainingJob(problem=here.problem, start=here.problem.initial, context=context(here, x, y, None))
-    )
-    np.testing.assert_array_equal(without, plain_)
-
-
 def test_clients_train_side_by_side_as_alone() -> None:
     here = world()
     rows = np.column_stack([np.ones(10), np.random.default_rng(0).random((10, 32))]).astype(np.float32)
@@ -197,30 +166,6 @@ def test_prototypes_that_no_server_makes_are_refused(sent: Any) -> None:
     own = OwnModels(Bodies(here.problem), None, 32, 1.0)
     with pytest.raises(DataError, match="the client abstains"):
         own.fit(context(here, *here.records[0], sent.astype(np.float32)))
-
-
-# A run -------------------------------------------------------------------------------------------
-
-
-def test_bodies_of_two_lengths_share_prototypes(tmp_path: Path) -> None:
-    of = study(ARM + "\nshorter = 0.5", hidden="[48, 32]")
-    here = world("[48, 32]")
-    finished = run(of, tmp_path, here)
-    lengths = {len(own["model"]) for own in kept(of, tmp_path).values()}
-    assert lengths == {65 * 48 + 49 * 32 + 330, 65 * 32 + 330}
-    assert finished.records[-1]["accuracy"] > 0.8
-    for client in (0, 9):
-        taken(of, tmp_path, "FedProto", 0, client).learnt.module()
-    assert set(taken(of, tmp_path, "FedProto", 0).learnt.tensors()) == {"fc3.weight", "fc3.bias"}
-
-
-def test_bytes_are_those_of_prototypes_whatever_the_body(tmp_path: Path) -> None:
-    small, large = (
-        run(study(ARM, hidden=hidden, rounds=1), tmp_path / hidden, world(hidden)).records[0]
-        for hidden in ("[32]", "[200, 32]")
-    )
-    assert small["bytes_up"] == large["bytes_up"]
-    assert 10 * 4 * 330 < small["bytes_up"] < 10 * (4 * 330 + 200)
 
 
 # What epsilon is true ------------------------------------------------------------------------------

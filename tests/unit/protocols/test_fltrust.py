@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import tiny_he
+from support.every import every
 from support.private_studies import DPSGD
 from support.tiny_he import pad_holder, pad_request, pad_score, pad_server
 from support.tiny_problem import client_context
@@ -19,7 +21,7 @@ from support.tiny_study import run, spied, study, text, world
 
 from securefl.algorithm.clients import ClientContext, ClientFunction, Population
 from securefl.algorithm.plan import Plan
-from securefl.algorithm.queries import ByDraws, CohortQuery, PerClient, Schedule, Value, ValueSpec
+from securefl.algorithm.queries import CohortQuery, PerClient, Schedule, Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError, RemoteProtocolError
 from securefl.core.linear import Floats, LinearQuery, Range, spread_of
 from securefl.core.signing import AgreementKey, SigningKey
@@ -79,32 +81,6 @@ def test_weights_are_whole_and_add_up_or_are_equal(cosines: dict[int, float], wh
 def test_weights_follow_the_cosine() -> None:
     found = trust_weights({0: 0.9, 1: 0.3, 2: 0.0, 3: -0.9, 4: 0.3}, whole=20)
     assert found == {0: 12, 1: 4, 4: 4}
-
-
-def test_a_round_scores_then_sums_those_it_trusts(tmp_path: Path) -> None:
-    of = study(ARM, rounds=1, clients=6, extra="[corruption]\nreversed = 0.34\n")
-    spy, finished = spied(of, tmp_path)
-    (_, scores), (summed, totals) = spy.asks
-    cosines = scores.per_client["direction"]
-    assert set(cosines) == set(range(6))
-    liars = {k for k, quality in enumerate(world(of).quality) if quality == "reversed"}
-    assert len(liars) == 2
-    assert all((cosines[k] < 0) == (k in liars) for k in cosines), "choose another seed"
-    assert set(summed.cohort) == set(range(6)) - liars
-    assert isinstance(summed.weights, ByDraws)
-    assert sum(summed.weights.draws.values()) == 24
-    total = totals.totals["update"]
-    assert np.linalg.norm(total.value / total.weight) <= 1 + 1e-6, "a mean of unit vectors"
-    assert finished.records[0]["round"] == 1
-
-
-def test_the_cosine_is_that_of_the_vectors_under_every_scheme(tmp_path: Path) -> None:
-    found: dict[str, dict[int, float]] = {}
-    for scores in ("clear", "ckks", "pads"):
-        spy, _ = spied(study(ARM, rounds=1, clients=4, scores=scores), tmp_path / scores)
-        found[scores] = dict(spy.asks[0][1].per_client["direction"])
-    for scores in ("ckks", "pads"):
-        assert found[scores] == pytest.approx(found["clear"], abs=1e-3)
 
 
 def test_the_server_s_step_is_not_tested_on_its_own_records() -> None:
@@ -221,17 +197,6 @@ def test_updates_of_norm_zero_and_without_end_have_no_trust_and_cost_nobody_else
     assert np.isfinite(totals.totals["update"].value).all()
 
 
-@pytest.mark.parametrize("scores", EVERY)
-@pytest.mark.parametrize("step", [0.0, np.inf, np.nan])
-def test_a_server_whose_own_step_points_nowhere_asks_nobody(
-    scores: str, step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Trusting, "_own_step", lambda self, broadcast, *_: np.full(len(broadcast), step))
-    spy, _ = spied(study(ARM, rounds=1, clients=3, scores=scores), tmp_path)
-    assert spy.asks == [], "all cosines would be 0: nobody is charged for one"
-    assert np.array_equal(spy.states[-1].broadcast, spy.states[0].broadcast)
-
-
 def test_a_million_entries_pass_every_message(tmp_path: Path) -> None:
     length, rng = 10**6, np.random.default_rng(0)
     bounds, g = cosine_bounds(length), direction(rng.normal(size=length))
@@ -308,13 +273,24 @@ def test_a_few_entries_can_always_be_asked(length: int) -> None:
     assert read(own, LinearQuery(cosine_bounds(length), own)) == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("scores", EVERY)
-def test_a_server_whose_own_step_is_nearly_one_entry_asks_nobody(
-    scores: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@every("scores", EVERY)
+@every(
+    "step",
+    [
+        np.zeros,
+        partial(np.full, fill_value=np.inf),
+        partial(np.full, fill_value=np.nan),
+        partial(nearly_one, 0.9),
+    ],
+)
+def test_a_server_whose_own_step_is_nothing_or_nearly_one_entry_asks_nobody(
+    scores: str, step: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trusting, "_own_step", lambda self, broadcast, *_: nearly_one(0.9, len(broadcast)))
+    """All cosines would be 0, or its clients would refuse: nobody is charged."""
+    monkeypatch.setattr(Trusting, "_own_step", lambda self, broadcast, *_: step(len(broadcast)))
     spy, _ = spied(study(ARM, rounds=1, clients=3, scores=scores), tmp_path)
-    assert spy.asks == [], "its clients would refuse"
+    assert spy.asks == []
+    assert np.array_equal(spy.states[-1].broadcast, spy.states[0].broadcast)
 
 
 def test_honest_steps_of_the_packaged_study_keep_the_bound_with_room(tmp_path: Path) -> None:

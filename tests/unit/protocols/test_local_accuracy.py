@@ -83,25 +83,24 @@ def test_scaled_masks_are_scaled_in_the_test_too() -> None:
     assert own.evaluate(model, [one]).figures[LOCAL][0] == pytest.approx(right(part, one))
 
 
-@every("kept", [{}, {"units": np.zeros(18, np.bool_)}])
-def test_a_client_without_a_subnet_uses_the_whole(kept: dict[str, Any]) -> None:
-    own, model = subnets(), random_model()
-    assert own.supernet.units == 18
-    one = device(**kept)
-    assert own.evaluate(model, [one]).figures[LOCAL][0] == pytest.approx(right(PROBLEM.module(model), one))
+THETA = random_model()
 
 
-def test_a_client_of_federated_dropout_uses_the_whole() -> None:
-    own, model = FedDrop(fraction=1.0).build(PROBLEM).part, random_model()  # type: ignore[attr-defined]
-    one = device(units=np.arange(18) < 9)
-    assert own.evaluate(model, [one]).figures[LOCAL][0] == pytest.approx(right(PROBLEM.module(model), one))
-
-
-def test_a_client_of_pfedme_uses_its_theta() -> None:
-    own, theta = PFedMe(eta=0.05).build(PROBLEM).part, random_model()  # type: ignore[attr-defined]
-    one = device(personal=theta)
-    found = own.evaluate(PROBLEM.initial, [one]).figures[LOCAL][0]
-    assert found == pytest.approx(right(PROBLEM.module(theta), one))
+@every(
+    ("options", "kept", "model"),
+    [
+        (Adds(fraction=1.0), {}, None),
+        (Adds(fraction=1.0), {"units": np.zeros(18, np.bool_)}, None),
+        (FedDrop(fraction=1.0), {"units": np.arange(18) < 9}, None),
+        (PFedMe(eta=0.05), {"personal": -THETA}, -THETA),
+    ],
+)
+def test_a_client_without_a_subnet_uses_the_whole_and_one_of_pfedme_its_theta(
+    options: Any, kept: dict[str, Any], model: Any
+) -> None:
+    one, used = device(**kept), THETA if model is None else model
+    found = options.build(PROBLEM).part.evaluate(THETA, [one]).figures[LOCAL][0]
+    assert found == pytest.approx(right(PROBLEM.module(used), one))
 
 
 @every("options", [FedPer(), FedRep(), FedBABU(), FedProto(), FedLog(body="private")])

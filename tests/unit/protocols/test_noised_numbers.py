@@ -12,27 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 from support.every import every
 from support.private_studies import FEDPROF, private
 from support.private_studies import noised_fedprof as fedprof
 from support.tiny_problem import client_context
-from support.tiny_study import FEDAVG, composed, run, spied, study, world
+from support.tiny_study import FEDAVG, charged, composed, run, spied, study, world
 
-from securefl.accounting.ledger import Ledger, Terms
 from securefl.algorithm.clients import ClientContext, Contribution
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Value, ValueSpec
-from securefl.core.errors import ConfigError, DataError, LocalProtocolError
+from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import ReleaseKey
 from securefl.core.streams import stream
-from securefl.dp.moments import Moments
 from securefl.matching.profiles import Anchor, Bounds, Variant
 from securefl.mechanisms.charges import Protection
 from securefl.mechanisms.protecting import protect
 from securefl.protocols.contributions import Loss, Size
 from securefl.protocols.fedprof.statistic import Clip, RepresentationProfile
-from securefl.study.arm import arm_folder
 from securefl.training import probe_profile
 from securefl.training.task import Problem
 
@@ -66,16 +62,7 @@ def test_a_whole_run_costs_what_was_asked_for(scores: str, variant: str, tmp_pat
     assert [len(record["answered"]) for record in finished.records] == [4, 4]
     plan = composed(of)[1]
     assert dict(plan.max_releases) == {"update": 2, "profile": 3}
-    terms = Terms(
-        unit="record",
-        adjacency="add-remove",
-        delta=of.privacy.delta,
-        adversaries=plan.adversaries,
-        max_releases=plan.max_releases,
-    )
-    with Ledger(arm_folder(tmp_path, of.arms[0], 3) / "ledger.sqlite", terms) as ledger:
-        names = [row[5] for row in ledger.rows()]
-        assert (names.count("profile"), names.count("update")) == (3 * 4, 2 * 4)
+    assert charged(tmp_path) == {"profile": 3 * 4, "update": 2 * 4}
 
 
 def test_active_fl_and_sizes_are_finite_too(tmp_path: Path) -> None:
@@ -112,14 +99,6 @@ def test_unbounded_profiles_cannot_be_noised() -> None:
         composed(of)
 
 
-@every(("noise", "rest"), [("distributed", {"dropout": "0.25", "corrupt": "0.0"}), ("central", {})])
-def test_what_nobody_sums_its_client_noises(noise: str, rest: dict[str, str], tmp_path: Path) -> None:
-    """Wherever the noise of sums is: the server is charged for a noised profile, and not with infinity."""
-    of = fedprof(noise=f'"{noise}"', **rest)
-    finished = run(of, tmp_path)
-    assert finished.records[-1]["epsilon"]["server"] == pytest.approx(8.0, rel=2e-3)
-
-
 def test_a_profile_once_in_several_rounds_has_less_noise(tmp_path: Path) -> None:
     often, seldom = fedprof(rounds=4), fedprof("refresh = 2\n", rounds=4)
     plans = [composed(of)[1] for of in (often, seldom)]
@@ -141,23 +120,6 @@ def test_who_retires_stays_away(tmp_path: Path) -> None:
     assert sum(map(len, new)) == len(retired[-1]), "nobody retires twice"
     for record, out in zip(finished.records[1:], retired, strict=False):
         assert not out & set(record["selected"])
-
-
-def test_no_more_profiles_than_the_noise_was_made_for(tmp_path: Path) -> None:
-    """A server that asks for profiles in place of updates is refused, by the name of the release."""
-    of = fedprof()
-    plan = composed(of)[1]
-    terms = Terms(unit="record", adjacency="add-remove", delta=1e-4, max_releases=plan.max_releases)
-    (profile,) = (
-        s.spec for s in of.arms[0].options.build(world(of).problem).contributions if s.spec.name == "profile"
-    )
-    charge = Protection(plan, profile).charge()
-    with Ledger(tmp_path / "ledger.sqlite", terms) as ledger:
-        keys = [ReleaseKey("a", bytes(32), number, 0, 0, "profile") for number in range(4)]
-        assert not any(ledger.reserve([(key, charge)]) for key in keys[:3])
-        assert "at most 3 scheduled releases of 'profile', got 1 more after 3" in str(
-            ledger.reserve([(keys[3], charge)])["a"]
-        )
 
 
 # Sensitivity -------------------------------------------------------------------------------------
@@ -248,19 +210,6 @@ def test_an_anchor_that_is_none_costs_the_server_the_profile(wrong: Any, clip: C
 # Noise -------------------------------------------------------------------------------------------
 
 
-def test_the_noise_is_as_declared() -> None:
-    """Chi-square of residuals over sigma, false alarm 1e-6; nine tenths of the noise are caught."""
-    spec = statistics(world(fedprof()).problem)["profile"].spec
-    plan = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
-    sums = np.arange(1, 130) * round(1 / spec.grid.step)
-    given = sums * spec.grid.step
-    residuals = np.concatenate([released(plan, spec, sums, k) - given for k in range(46)])
-    residuals /= 3 * Moments.sensitivity("add-remove")
-    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], len(residuals))
-    assert low < np.sum(residuals**2) < high
-    assert not low < np.sum((0.9 * residuals) ** 2) < high
-
-
 def released(plan: Plan, spec: ValueSpec, sums: NDArray[np.int64], number: int) -> NDArray[np.float64]:
     """What the statistic's post-processing is given."""
     seen: list[NDArray[np.float64]] = []
@@ -273,15 +222,6 @@ def released(plan: Plan, spec: ValueSpec, sums: NDArray[np.int64], number: int) 
     value = Value(integers=sums, step=spec.grid.step, after_noise=then)
     protect(Protection(plan, spec), value, key=key, weight=1.0)
     return seen[0]
-
-
-def test_what_is_charged_as_noised_must_be_something_to_noise() -> None:
-    """Floats would leave rounded by more than was declared, or as they are, under a Gaussian's charge."""
-    spec = ValueSpec(name="own", reduction="none", reveals="it", sensitivity={("record", "add-remove"): 1.0})
-    plan = Plan(adjacency="add-remove", delta=1e-5, max_rounds=1, noise="local", noise_multiplier=3.0)
-    key = ReleaseKey("client-0000", bytes(32), 1, 0, 0, "own")
-    with pytest.raises(LocalProtocolError, match="of the grid for 'own'"):
-        protect(Protection(plan, spec), Value(clear=np.array([5.0])), key=key, weight=1.0)
 
 
 @pytest.mark.parametrize("name", ["fedprof", "active_fl"])

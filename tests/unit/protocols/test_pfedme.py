@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import logsumexp
 from support.private_studies import client_level, private
 from support.tiny_problem import client_context, tiny_problem
 from support.tiny_study import composed, spied, study, world
@@ -47,72 +45,6 @@ def context(here: Problem, w: NDArray[np.float32], client: int = 0, n: int = 30)
 def parted(vector: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The weights (2, 4) and the bias (2,)."""
     return vector[:8].reshape(2, 4).astype(np.float64), vector[8:].astype(np.float64)
-
-
-def test_many_steps_find_the_proximal_point_of_a_quadratic_loss() -> None:
-    """argmin |[X 1] T - Y|^2 / 2n + lambda / 2 |T - W|^2 = (A + lambda)^-1 (B + lambda W)."""
-    here = problem()
-    options = PFedMe(lamda=LAMDA, personal_steps=400, eta=0.1)
-    (update,) = options.build(here).contributions
-    w = np.linspace(-1, 1, 10, dtype=np.float32)
-    own = context(here, w)
-    value = update.compute(own)
-
-    rows = np.column_stack([own.x, np.ones(len(own.x))]).astype(np.float64)
-    weight, bias = parted(w)
-    near = np.column_stack([weight, bias]).T
-    # the loss is the mean over records and both targets
-    a, b = rows.T @ rows / len(rows), rows.T @ own.y / len(rows)
-    point = np.linalg.solve(a + LAMDA * np.eye(5), b + LAMDA * near)
-    assert value.new_state is not None
-    theta = value.new_state["personal"]
-    found = np.column_stack(parted(theta)).T
-    np.testing.assert_allclose(found, point, atol=1e-5)
-    assert np.abs(point - near).max() > 0.1
-    np.testing.assert_allclose(value.clear, 0.1 * LAMDA * (theta.astype(np.float64) - w), atol=1e-6)
-
-
-def test_many_steps_find_the_proximal_point_of_a_cross_entropy() -> None:
-    here = problem("classification")
-    (update,) = PFedMe(lamda=LAMDA, personal_steps=400, eta=0.05).build(here).contributions
-    w = np.linspace(1, -1, 10, dtype=np.float32)
-    own = context(here, w)
-    value = update.compute(own)
-
-    def objective(theta: NDArray[np.float64]) -> float:
-        weight, bias = parted(theta)
-        outputs = own.x @ weight.T + bias
-        loss = np.mean(logsumexp(outputs, axis=1) - outputs[np.arange(len(own.y)), own.y])
-        return float(loss + LAMDA / 2 * np.sum((theta - w) ** 2))
-
-    point = minimize(objective, w.astype(np.float64), method="BFGS", options={"gtol": 1e-9}).x
-    assert value.new_state is not None
-    np.testing.assert_allclose(value.new_state["personal"], point, atol=1e-4)
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.001])
-def test_the_moving_model_follows_every_mini_batch(decay: float) -> None:
-    """Two mini-batches with one step each, by hand: theta goes on from where it was, and w_k from its own.
-
-    The decay is that of the authors' code. It counts in theta's step alone.
-    """
-    here = problem(batch_size=15, steps=2, weight_decay=decay)
-    (update,) = PFedMe(lamda=2.0, personal_steps=1, eta=0.25).build(here).contributions
-    w = np.linspace(-1, 1, 10, dtype=np.float32)
-    own = context(here, w)
-    value = update.compute(own)
-
-    order = np.random.default_rng(0).permutation(30)
-    theta, moving = w.astype(np.float64), w.astype(np.float64)
-    for batch in (order[:15], order[15:]):
-        weight, bias = parted(theta)
-        error = own.x[batch] @ weight.T + bias - own.y[batch]
-        slope = np.concatenate([(error.T @ own.x[batch]).ravel(), error.sum(0)]) / len(batch)
-        theta = theta - 0.1 * (slope + 2.0 * (theta - moving) + decay * theta)
-        moving = moving - 0.25 * 2.0 * (moving - theta)
-    assert value.new_state is not None
-    np.testing.assert_allclose(value.new_state["personal"], theta, atol=1e-6)
-    np.testing.assert_allclose(value.clear, moving - w, atol=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

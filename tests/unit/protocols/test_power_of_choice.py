@@ -40,14 +40,6 @@ def cohort(
     return found, asked[0]
 
 
-def test_the_largest_losses_of_the_candidates_train(problem: Problem) -> None:
-    for seed in range(20):
-        found, query = cohort(ByLargestLoss(problem, 4), seed)
-        assert len(query.cohort) == 4
-        assert query.number == query.initial == 0
-        assert set(found) == set(sorted(query.cohort, key=lambda k: -LOSSES[k])[:2])
-
-
 def test_candidates_are_drawn_by_size(problem: Problem) -> None:
     sizes = np.ones(CLIENTS)
     sizes[3] = 1e9

@@ -11,30 +11,15 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, NoOpDpEvent
 from support.every import every
 from support.private_studies import AVERAGING, private
-from support.tiny_study import composed, run, spied, world
+from support.tiny_study import charged, composed, run, spied, world
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import History, dump_event, load_event, steps_event
-from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError, UnsupportedEvent
 from securefl.mechanisms.charges import Protection
-from securefl.study.arm import arm_folder
 from securefl.study.config import Study
 
 STEPS = steps_event(0.1, 1.2, 5)
-
-
-def ledger(of: Study, folder: Path, max_rounds: dict[str, int] | None = None) -> Ledger:
-    privacy = of.privacy
-    terms = Terms(
-        unit="record",
-        adjacency="add-remove",
-        delta=privacy.delta,
-        budget=None if privacy.budget == np.inf else privacy.budget,
-        adversaries=privacy.adversaries,
-        max_releases=max_rounds,
-    )
-    return Ledger(arm_folder(folder, of.arms[0], 3) / "ledger.sqlite", terms)
 
 
 @every("name", ["fedavg", "fedadam", "lg_fedavg", "fedper", "stc", "cs_fl"])
@@ -48,8 +33,7 @@ def test_a_run_costs_its_steps_and_nothing_else(name: str, tmp_path: Path) -> No
         assert finished.records[-1]["epsilon"][party] == pytest.approx(expected, rel=2e-3)
     assert finished.records[-1]["epsilon"]["key-holder"] == 0
     assert not np.array_equal(spy.states[0].broadcast, spy.states[-1].broadcast)
-    with ledger(of, tmp_path) as book:
-        assert len(book.rows()) == trainings * 4
+    assert charged(tmp_path).total() == trainings * 4
 
 
 def test_fedprox_pulls_its_private_training_back_too() -> None:
@@ -63,13 +47,6 @@ def test_privacy_does_not_follow_the_experiments_seed(tmp_path: Path) -> None:
     of = private("fedavg", AVERAGING["fedavg"], rounds=1)
     first, second = (spied(of, tmp_path / name)[0].states[-1].broadcast for name in "ab")
     assert not np.array_equal(first, second)
-
-
-def test_private_training_is_charged_at_record_level_only() -> None:
-    for changed in ({"adjacency": "replace-one"}, {"unit": '"client"', "adjacency": "zero-out"}):
-        of = private("fedavg", AVERAGING["fedavg"], **changed)
-        with pytest.raises(ConfigError, match="adding or removing"):
-            composed(of)
 
 
 def test_what_is_not_accounted_still_makes_epsilon_endless(tmp_path: Path) -> None:

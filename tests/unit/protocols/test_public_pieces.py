@@ -13,10 +13,8 @@ import pytest
 from support.every import every
 
 from securefl.core.errors import DataError
-from securefl.dp.moments import MeanVariance
-from securefl.matching.profiles import Anchor, Bounds, linear_query
+from securefl.matching.profiles import Anchor
 from securefl.protocols import adds, fedcor, fedlog, fedprof, heads
-from securefl.training import LocalTraining, ModelConfig, evaluate
 
 TABLE = {
     "averaging": "Averaging Selection Uniform ServerUpdate Replace known_or_mean cohort_size",
@@ -98,78 +96,6 @@ def accuracy(head: Any, features: Any, of: list[tuple[Any, Any]]) -> float:
     """Of a head (C, 1 + k), bias first, on features that the caller's function bounds."""
     right = [(features(x) @ head[:, 1:].T + head[:, 0]).argmax(1) == y for x, y in of]
     return float(np.mean(np.concatenate(right)))
-
-
-def test_fedlog_in_another_loop() -> None:
-    own, clip = clients(), fedlog.Clipping(bound=2.0)
-    _, statistic = fedlog.statistic_spec(3, 4, clip)
-    total = sum(statistic(clip.bounded(x), y).floats() for x, y in own).reshape(3, 5)
-    head = fedlog.solve(total, fedlog.Prior(nu=1.0))
-    assert accuracy(head, clip.bounded, own) > 0.95
-    assert np.abs(fedlog.gradient(head, total)).max() < 1e-6
-    assert fedlog.objective(head, total) > fedlog.objective(0.9 * head, total)
-    s = np.sum((total / (1 + total[:, 0].sum())) ** 2, axis=1)
-    assert fedlog.probabilities(s).sum() == pytest.approx(1)
-
-
-@every("kind", ["auto", "ridge", "lda", "prototypes"])
-def test_heads_in_another_loop(kind: str) -> None:
-    own, sigma = clients(), 0.5
-    named: Any = None if kind == "auto" else kind
-    ruled = heads.choose(records=240, deviation=sigma, classes=3, features=4, ordered=False, head=named)
-    blocks = heads.Blocks(classes=3, width=4, grid=heads.grid_of(240, 4), counts=0.25, moments=1.0)
-    bounding = heads.Bounding()
-    _, statistic = heads.statistic_spec(blocks, bounding)
-    total = sum(statistic(x, y).floats() for x, y in own)
-    total = total + sigma * np.random.default_rng(1).normal(size=total.shape)
-    head = heads.solve(ruled.head, blocks.parts(total, noise=sigma))
-    assert accuracy(head, bounding.bounded, own) > 0.9
-
-
-def test_fedprof_in_another_loop() -> None:
-    """A client's divergence from the server's profile selects it, through any linear query."""
-    rng = np.random.default_rng(0)
-    clip, bounds, anchor = fedprof.Clip(outputs=3.0, squares=9.0), Bounds(), Anchor(np.zeros(4), np.ones(4))
-    server, *own = (rng.normal(shift, 1.0, (300, 4)) for shift in (0.0, 0.0, 0.5, 1.5))
-
-    query = linear_query(MeanVariance(server.mean(0), server.var(0), 300), anchor, bounds)
-    _, profile = fedprof.profile_spec(clip, bounds=bounds)
-    profiles = [value.after_noise(value.floats()) for value in (profile(x, anchor) for x in own)]
-    divergences = np.array([query.number(own.hidden, own.clear) for own in profiles])
-    weights = fedprof.log_weights(divergences, alpha=10.0)
-    assert weights.argmax() == 0
-    assert (np.diff(weights) < 0).all()
-
-
-def test_adds_in_another_loop() -> None:
-    """Clients search for subnets; each entry is averaged over the clients that have it (Eq. 19)."""
-    local = LocalTraining(optimizer="sgd", learning_rate=0.2, epochs=4, batch_size=8)
-    net = adds.Supernet.of(ModelConfig(kind="mlp", hidden=(12, 6)), local, shape=(4,), classes=3)
-    own = [(x.astype(np.float32), y) for x, y in clients()]
-    model, rng, search = net.problem.initial, np.random.default_rng(0), adds.Search(importance="activation")
-    start = evaluate(net.problem.module(model), *own[0], "classification").accuracy
-    for number in (1, 2, 3):
-        step, have = np.zeros(len(model)), np.zeros(len(model))
-        for x, y in own:
-            found = adds.bilevel(net, model, x, y, rng, search=search, number=number)
-            there = net.entries(net.kept_groups(found.units))
-            step[there] += found.model[there] - model[there]
-            have += there
-        model = (model + step / np.maximum(have, 1)).astype(np.float32)
-    assert found.units.sum() < net.units
-    assert evaluate(net.problem.module(model), *own[0], "classification").accuracy > max(start, 0.8)
-
-
-def test_gates_in_another_loop() -> None:
-    """A rate descends by the gradient of Eq. 18 until it is the one whose chances cost least."""
-    rng, importance, alpha = np.random.default_rng(0), np.linspace(0.1, 1, 20), 0.9
-    for _ in range(200):
-        gate = adds.gates(importance, alpha, 0.2, rng.uniform(size=20))
-        wanted = (importance > 0.5).astype(float)
-        alpha -= 0.001 * gate.slope(2 * (gate.chances - wanted))
-    gate = adds.gates(importance, alpha, 0.2, rng.uniform(size=20))
-    assert gate.slope(2 * (gate.chances - wanted)) == pytest.approx(0, abs=0.1)
-    assert gate.chances.sum() == pytest.approx(20 * alpha)
 
 
 # What does not fit together ----------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from securefl.algorithm.queries import Answers, Total
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.streams import stream
 from securefl.dp import Source
-from securefl.engine.network import Faults
 from securefl.protocols.averaging import Adam, Replace
 from securefl.protocols.client_state import FIRST, digest_of
 from securefl.protocols.parts import Part, stepped
@@ -205,18 +203,6 @@ def test_a_client_that_is_lost_leaves_enough_to_ask_for_the_statistics() -> None
         rounds.send(Answers(survivors=here_are, totals={"buffers": moved}, per_client={}))
     after = ended.value.value.state
     assert (after.broadcast[averaged] == np.float32(1) + state.broadcast[averaged]).all()
-
-
-def test_statistics_move_in_each_round_that_loses_one_client(tmp_path: Path) -> None:
-    noise = {**NOISES["shares"], "min_cohort_size": "6", "epsilon": "8.0"}
-    own = declared(under_noise(noise, "averaged"))
-    own = replace(own, network=Faults(dropout=0.012), study=replace(own.study, rounds=6))
-    spy, finished = spied(own, tmp_path)
-    averaged = world(own).problem.averaged[0]
-    for record, (before, after) in zip(finished.records, pairwise(spy.states), strict=True):
-        short, still = record["seen"]["short"], (before.broadcast == after.broadcast)[averaged].all()
-        assert "are left" not in short
-        assert bool(short) == bool(still)
 
 
 REFUSED_BOUNDS: dict[str, tuple[Study, str]] = {

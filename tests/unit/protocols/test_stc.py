@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from math import log, log2, sqrt
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.cheap_runs import undrawn
 from support.hidden_studies import counts
 from support.tiny_study import composed, run, spied, study, text, with_privacy, world
-from support.trained_bodies import context
 
 from securefl.core.release import SERVER
 from securefl.engine import privacy_card
-from securefl.protocols.stc import STC, ternary
 from securefl.study.config import Study, parse
 from securefl.study.session import run_study
 
@@ -28,18 +25,6 @@ def by_hand(values: list[float], p: float) -> list[float]:
     kept = sorted(range(len(values)), key=lambda i: -abs(values[i]))[:k]
     mu = sum(abs(values[i]) for i in kept) / k
     return [(mu if v > 0 else -mu if v < 0 else 0.0) if i in kept else 0.0 for i, v in enumerate(values)]
-
-
-def test_the_paper_s_algorithm() -> None:
-    assert ternary(np.array([0.5, -4.0, 0.0, 2.0, 1.0]), 2).tolist() == [0, -3.0, 0, 3.0, 0]
-    rng = np.random.default_rng(1)
-    for p in (0.001, 0.1, 0.5, 1.0):
-        values = rng.normal(size=97)
-        np.testing.assert_allclose(
-            ternary(values, max(int(p * 97), 1)), by_hand(values.tolist(), p), rtol=1e-12
-        )
-    for ties in (False, True):
-        assert not ternary(np.zeros(9), 4, ties=ties).any()
 
 
 def test_two_rounds_by_hand(tmp_path: Path) -> None:
@@ -104,21 +89,3 @@ def learns(of: Study) -> str:
     _, plan = composed(of)
     specs = [own.spec for own in of.arms[0].options.build(world(of).problem).contributions]
     return privacy_card.learns(plan, specs, SERVER)
-
-
-def test_the_card_says_what_positions_tell() -> None:
-    assert "the signs of the largest entries of its model update and residual, and which these are" in learns(
-        study(ARM.format(p=0.1))
-    )
-
-
-def test_a_bound_holds_for_what_is_sent() -> None:
-    here: Any = world(parse(text(ARM.format(p=0.5)).replace("epochs = 2", "epochs = 2\nupdate_bound = 0.25")))
-    (update,) = STC(fraction=1.0, p=0.5).build(here.problem).contributions
-    x, y = here.records[0]
-    value = update.compute(context(here, x, y, np.zeros(3, np.float32)))
-    assert value.integers is not None
-    sent = value.integers * update.spec.grid.step
-    assert np.linalg.norm(sent) <= 0.25
-    assert len(np.unique(np.abs(value.integers[value.integers != 0]))) == 1
-    assert np.count_nonzero(sent) == 305

@@ -50,16 +50,6 @@ def test_only_the_subnet_travels_and_moves(tmp_path: Path) -> None:
     assert set(np.round(finished.records[0]["figures"]["macs"][1], 6)) == {0.5}
 
 
-def test_all_units_are_fedavg(tmp_path: Path) -> None:
-    """To the last bits, which differ where FedAvg's clients are trained side by side."""
-    arms = {
-        name: f'[[arm]]\nname = "x"\nprotocol = "{name}"\nfraction = 1.0\n{options}\n'
-        for name, options in (("feddrop", "keep = 1.0"), ("fedavg", 'aggregation = "partial"'))
-    }
-    one, two = (spied(study(arm, clients=3, rounds=1), tmp_path / name)[0] for name, arm in arms.items())
-    np.testing.assert_allclose(one.states[-1].broadcast, two.states[-1].broadcast, atol=1e-5)
-
-
 @every("defect", ["another length", "no units", "an empty layer", "no words"])
 def test_orders_that_do_not_fit_are_refused(defect: str) -> None:
     own = part()

@@ -15,14 +15,14 @@ from support.tiny_dpsgd import config
 from support.tiny_study import spied, study
 
 from securefl.algorithm.clients import ClientContext, Population, State
-from securefl.algorithm.queries import Answers, CohortQuery, Total
+from securefl.algorithm.queries import Answers, CohortQuery
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.messages import task
 from securefl.core.wire import Header
 from securefl.engine.exchange.server import broadcast_of, order_of
 from securefl.protocols.adds import Adds
 from securefl.protocols.adds.contributions import FIRST, MASK, packed, unpacked
-from securefl.protocols.adds.part import Subnets, quotient
+from securefl.protocols.adds.part import Subnets
 from securefl.protocols.averaging import weights
 from securefl.protocols.client_state import digest_of
 from securefl.protocols.contributions import Sampling
@@ -146,11 +146,6 @@ def test_who_is_lost_between_the_two_sums_counts_with_the_old_model() -> None:
     counts = np.sum([entries for entries, _ in maps.values()], axis=0)
     sums = maps[0][1] + maps[2][1]
     np.testing.assert_allclose(step[counts > 0], (sums / np.maximum(counts, 1))[counts > 0], atol=1e-5)
-
-
-def test_the_quotient_of_all_survivors_is_plain_averaging() -> None:
-    total = Total(np.array([0.1, 0.7]), sum([0.1] * 10))
-    np.testing.assert_array_equal(quotient(total, np.array([10.0, 10.0]), 10), total.value / total.weight)
 
 
 def test_the_mask_stands_in_what_clients_sign() -> None:

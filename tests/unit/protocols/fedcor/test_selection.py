@@ -137,14 +137,6 @@ def test_who_was_chosen_weighs_less_until_the_next_update(problem: Problem) -> N
     assert len(second - first) >= 2
 
 
-@pytest.mark.parametrize("losses", [np.full(CLIENTS, 0.7), np.zeros(CLIENTS)], ids=["equal", "zero"])
-def test_losses_that_never_change_leave_the_embeddings(problem: Problem, losses: Any) -> None:
-    ends = played(selection(problem), 9, Clients(losses))
-    first = ends[0][1].memory["embedding"]
-    assert all(np.array_equal(state.memory["embedding"], first) for _, state in ends)
-    assert all(len(cohort) == COUNT for cohort, _ in ends)
-
-
 def test_without_any_loss_it_still_chooses(problem: Problem) -> None:
     """A diverged model: every loss is nan, and every client abstains."""
     ends = played(selection(problem), 9, Clients(silent=tuple(range(CLIENTS))))

@@ -14,7 +14,6 @@ from support.tiny_fedlog import BOUNDED, UNIT, study, world
 from support.tiny_problem import client_context, tiny_problem
 from support.tiny_study import plain
 
-from securefl.accounting.ledger import Ledger, Terms
 from securefl.core.errors import ConfigError
 from securefl.protocols.class_sums import Clipping, Statistic
 from securefl.protocols.fedlog.bodies import Public
@@ -27,8 +26,6 @@ from securefl.study.run import run_arm
 from securefl.study.run_report import bought
 from securefl.study.seeded import World
 from securefl.study.world import build
-from securefl.training.chunks import body_features
-from securefl.training.heads import last_dense
 
 
 def run(of: Study, folder: Path, here: World | None = None) -> ArmRun:
@@ -94,9 +91,6 @@ def test_records_without_a_label_and_records_that_are_not_finite_take_no_part() 
     assert not total(made, np.zeros((0, 4)), np.zeros(0, np.int64)).any()
 
 
-# What noise is charged ---------------------------------------------------------------------------
-
-
 # Whole runs --------------------------------------------------------------------------------------
 
 
@@ -109,15 +103,6 @@ def test_epsilon_is_what_was_asked_for_when_the_schedule_ends(adjacency: str, tm
     assert [record["bytes_up"] > 0 for record in finished.records] == [True, False, False]
     assert len({record["accuracy"] for record in finished.records}) == 1
     assert finished.records[-1]["epsilon"]["key-holder"] == 0.0
-    terms = Terms(
-        unit="record",
-        adjacency=adjacency,
-        delta=1e-5,
-        adversaries=("server", "others"),
-        max_releases={"statistic": 1},
-    )
-    with Ledger(tmp_path / "private" / "arms" / "fedlog" / "seed-1" / "ledger.sqlite", terms) as ledger:
-        assert len(ledger.rows()) == 20
 
 
 def test_exact_calibration_and_unit_norm_beat_the_paper_by_far(
@@ -186,18 +171,3 @@ def test_bodies_that_would_void_the_promise_are_refused() -> None:
         FedLog(body="dp-sgd", alpha=0.01)
     with pytest.raises(ConfigError, match="epsilon"):
         parse(study().text.replace("epsilon = 1.0\n", ""))
-
-
-def test_a_head_is_put_on_a_body() -> None:
-    problem = statistic(Clipping()).body.problem
-    module = problem.module(problem.initial)
-    x = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
-    head = np.random.default_rng(1).normal(size=(3, 6))
-    phi = body_features(module, x)
-    assert phi.shape == (7, last_dense(module).in_features)
-    changed = problem.module(problem.under_head(problem.initial, head))
-    import torch
-
-    with torch.inference_mode():
-        out = changed(torch.from_numpy(x)).numpy()
-    np.testing.assert_allclose(out, phi @ head[:, 1:].T + head[:, 0], atol=1e-4)

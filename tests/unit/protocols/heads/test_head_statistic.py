@@ -16,7 +16,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.grid import Grid
 from securefl.protocols.heads import Heads
 from securefl.protocols.heads.blocks import Blocks, grid_of
-from securefl.protocols.heads.contribution import UNIT, Bounding, Statistic, statistic_spec
+from securefl.protocols.heads.contribution import UNIT, Bounding, Statistic
 from securefl.training.heads import Projection
 
 FINE = Grid(step=2.0**-18, bound=2.0**12)
@@ -178,9 +178,3 @@ def test_sums_of_a_client_far_above_the_mean_stay_on_the_grid() -> None:
 def test_a_weight_below_the_grid_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"grid of step 0\.5"):
         Blocks(classes=2, width=2, grid=grid_of(2**27, 1), moments=1 / 64)
-
-
-def test_a_client_moves_a_statistic_by_its_bound_or_twice_that() -> None:
-    blocks = Blocks(classes=2, width=2, grid=FINE, counts=1.0)
-    found = statistic_spec(blocks, client_bound=0.75)[0].sensitivity
-    assert (found["client", "zero-out"], found["client", "replace-one"]) == (0.75, 1.5)

@@ -134,9 +134,6 @@ def test_a_client_is_protected_by_a_bound_on_its_whole_statistic(tmp_path: Path)
     unbounded = study("central", 4.0, unit="client", adjacency="zero-out", delta="1e-2")
     with pytest.raises(ConfigError, match="take `client_bound`"):
         composition(unbounded, unbounded.arms[0], world())
-    bare = parse(study("none").text.replace('["statistic"]', "[]"))
-    with pytest.raises(ConfigError, match=r"`epsilon` in \[privacy\]"):
-        composition(bare, bare.arms[0], world())
 
 
 def test_clipped_records_are_counted_at_their_client(tmp_path: Path) -> None:
