@@ -29,7 +29,7 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.training.evaluation import pooled
 from securefl.training.jobs import TrainedContribution, TrainingJob, TrainingResult
 from securefl.training.learnt import Exportable, Learnt
-from securefl.training.run_jobs import run_job
+from securefl.training.run_jobs import FromTraining
 from securefl.training.task import Problem
 
 NORMS: Final = "norms"
@@ -130,7 +130,7 @@ class KeptNorms:
 
 
 @dataclass(frozen=True, eq=False)
-class KeepingNorms:
+class KeepingNorms(FromTraining):
     """A contribution from a training that begins and ends with the client's own running statistics."""
 
     algorithm: KeptNorms
@@ -152,10 +152,6 @@ class KeepingNorms:
         value = self._under(norms).value(context, trained)
         kept = context.kept if value.new_state is None else value.new_state
         return replace(value, new_state={**kept, NORMS: norms.copy()})
-
-    def compute(self, context: ClientContext) -> Value:
-        fit = self.fit(context)
-        return self.value(context, None if fit is None else run_job(fit))
 
     def _under(self, norms: Float32s) -> TrainedContribution:
         """The contribution of the algorithm under these statistics."""
