@@ -27,7 +27,7 @@ from securefl.algorithm.clients import (
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Float32s, Floats, Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError
 from securefl.training.evaluation import pooled
-from securefl.training.jobs import TrainedContribution, TrainingJob, TrainingResult
+from securefl.training.jobs import TrainedContribution, TrainingJob, TrainingResult, kept_values
 from securefl.training.learnt import Exportable, Learnt
 from securefl.training.run_jobs import FromTraining
 from securefl.training.task import Problem
@@ -86,14 +86,7 @@ class KeptNorms:
 
         Raises DataError if they are damaged.
         """
-        found = kept.get(NORMS, initial := self.problem.initial_norms)
-        if found.shape != initial.shape or found.dtype != initial.dtype or not np.isfinite(found).all():
-            raise DataError(
-                f"Expected {len(initial)} finite values in the client state {NORMS!r}, got {found.dtype} of "
-                f"shape {found.shape}: it is damaged, or of another model. Restore the client's file from a "
-                "copy, or begin a new run."
-            )
-        return found
+        return kept_values(kept, NORMS, self.problem.initial_norms)
 
     def under(self, norms: Float32s, **changes: Any) -> Algorithm:
         """The algorithm for a client with these running statistics."""
