@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,38 +24,6 @@ from securefl.training.chunks import per_record_outputs
 from securefl.training.devices import as_tensor, computed, device_of, full_precision, in_mode
 from securefl.training.heads import named_layer
 from securefl.training.row_wise import RowHook
-
-
-@dataclass
-class Moments:
-    """The mean and the sum of squared deviations of each element, merged batch by batch in float64.
-
-    Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983), eq. 2.1: deviations are
-    taken from a mean, so nothing cancels if the mean is large compared with the standard deviation.
-    """
-
-    count: int = 0
-    mean: Tensor | None = None
-    squares: Tensor | None = None
-
-    def add(self, batch: Tensor) -> None:
-        """Add a batch of shape (n, q), n >= 1."""
-        batch = batch.double()
-        n, mean = len(batch), batch.mean(0)
-        squares = (batch - mean).square_().sum(0)
-        if self.mean is None or self.squares is None:
-            self.count, self.mean, self.squares = n, mean, squares
-            return
-        total, apart = self.count + n, mean - self.mean
-        self.mean = self.mean + apart * (n / total)
-        self.squares = self.squares + squares + apart.square() * (self.count * n / total)
-        self.count = total
-
-    def profile(self) -> MeanVariance:
-        """The mean and the population variance of all added batches. Raises DataError if there were none."""
-        if self.mean is None or self.squares is None:
-            raise DataError("Expected at least one record to make a profile of, got none.")
-        return MeanVariance(self.mean.cpu().numpy(), (self.squares / self.count).cpu().numpy(), self.count)
 
 
 def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) -> MeanVariance:
@@ -84,7 +51,7 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) ->
         ConfigError: The model has no such layer, or its output has neither shape.
         DataError: There are no records, or an output is not finite.
     """
-    return computed(model, partial(_moments, model, layer, x, batch)).profile()
+    return computed(model, partial(_profile, model, layer, x, batch))
 
 
 def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64]:
@@ -129,8 +96,14 @@ def _inputs(model: nn.Module, x: Any) -> Tensor:
     return rows.to(floats[0]) if floats and rows.is_floating_point() else rows
 
 
-def _moments(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> Moments:
-    inputs, device, found = _inputs(model, x), device_of(model), Moments()
+def _profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> MeanVariance:
+    """The profile, with means and sums of squared deviations merged batch by batch in float64.
+
+    Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983), eq. 2.1: deviations are
+    taken from a mean, so nothing cancels if the mean is large compared with the standard deviation.
+    """
+    inputs, device = _inputs(model, x), device_of(model)
+    count, mean, squares = 0, torch.zeros((), device=device), torch.zeros((), device=device)
     with (
         _reading(model, layer) as read,
         in_mode(model, training=False),
@@ -138,8 +111,15 @@ def _moments(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> Momen
         full_precision(device),
     ):
         for at in range(0, len(inputs), batch):
-            found.add(read(inputs[at : at + batch].to(device)))
-    return found
+            part = read(inputs[at : at + batch].to(device)).double()
+            n, own = len(part), part.mean(0)
+            apart, total = own - mean, count + n
+            mean = mean + apart * (n / total)
+            squares = squares + (part - own).square_().sum(0) + apart.square() * (count * n / total)
+            count = total
+    if not count:
+        raise DataError("Expected at least one record to make a profile of, got none.")
+    return MeanVariance(mean.cpu().numpy(), (squares / count).cpu().numpy(), count)
 
 
 @contextmanager
