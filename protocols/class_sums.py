@@ -37,12 +37,13 @@ from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
 from securefl.mechanisms import Protection
 from securefl.protocols.class_counts import COUNTS, Centres, Counting, Counts, on_grid
-from securefl.protocols.contributions import FromTraining, Sensitivity, scaled_down, statistic_of
+from securefl.protocols.contributions import Sensitivity, scaled_down, statistic_of
 from securefl.protocols.one_sum import OneSum
 from securefl.training import Learnt, Problem
 from securefl.training.chunks import body_features
 from securefl.training.heads import Bounded
 from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.run_jobs import FromTraining
 
 Clip = Literal["unit-l2", "bounded", "none"]
 

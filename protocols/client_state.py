@@ -1,39 +1,19 @@
-"""The values that a client keeps between rounds: read from its state, and checked."""
+"""The mark of state that a client makes for the next query of its round, and its check."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import ClientContext, ClientState, Float32s, Floats
+from securefl.algorithm import ClientContext, Float32s, Floats
 from securefl.errors import DataError
 
 FIRST: Final = "first"
 """The public array of a query with the digest of the model that clients trained for the query before."""
 _NOTHING = np.zeros(0)
-
-
-Values = TypeVar("Values", bound=NDArray[Any])
-
-
-def kept_values(kept: ClientState, name: str, initial: Values) -> Values:
-    """A copy of the values that a client keeps under this name, or of `initial` if it has none.
-
-    Raises DataError if they are damaged: of another type or shape than `initial`, or not finite.
-    """
-    own = kept.get(name)
-    if own is None:
-        return initial.copy()
-    if own.dtype != initial.dtype or own.shape != initial.shape or not np.isfinite(own).all():
-        raise DataError(
-            f"Expected the client state {name!r} to be {len(initial)} finite values of {initial.dtype}, got "
-            f"{own.dtype} of shape {own.shape}: it is damaged, or of another model. Restore the client's "
-            "file from a copy, or begin a new run."
-        )
-    return cast(Values, own.copy())
 
 
 def digest_of(broadcast: Float32s) -> Floats:

@@ -42,16 +42,15 @@ from securefl.algorithm import (
 )
 from securefl.core.sparse import dense, sparse
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import (
-    FromTraining,
     Sampling,
     training_job,
     update_sends,
 )
 from securefl.protocols.parts import NOBODY, Part, ServerContext, ServerUpdate, gather_mean
 from securefl.training import Problem
-from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.jobs import TrainingJob, TrainingResult, kept_values
+from securefl.training.run_jobs import FromTraining
 
 
 class Compression(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from securefl.errors import ConfigError, DataError
 from securefl.mechanisms import grid_within
 from securefl.training import Problem, mean_loss, record_losses
 from securefl.training.jobs import TrainingJob, usable, with_training
-from securefl.training.run_jobs import run_job
 
 ADJACENCIES: Final[tuple[Adjacency, ...]] = ("add-remove", "replace-one")
 
@@ -274,22 +273,6 @@ def finite_step(broadcast: Float32s, shared: Float32s | DataError) -> tuple[Floa
     if not np.isfinite(step).all():
         step, why = np.zeros(len(broadcast)), "Expected a finite update, got one that diverged."
     return step, why
-
-
-class FromTraining:
-    """A contribution whose value is computed from a local training: from what `fit` returns, by `value`."""
-
-    def fit(self, context: ClientContext) -> TrainingJob | None:
-        """The training behind the value, or None if it needs none."""
-        raise NotImplementedError
-
-    def value(self, context: ClientContext, trained: Any) -> Value:
-        """The value of a training's result. Raises DataError if the client abstains."""
-        raise NotImplementedError
-
-    def compute(self, context: ClientContext) -> Value:
-        fit = self.fit(context)
-        return self.value(context, None if fit is None else run_job(fit))
 
 
 @dataclass(frozen=True, eq=False)

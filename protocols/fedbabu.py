@@ -38,14 +38,14 @@ from securefl.algorithm import (
 from securefl.core.ranges import Fraction, Passes
 from securefl.errors import ConfigError, DataError
 from securefl.protocols.averaging import Averaging, Options
-from securefl.protocols.client_state import kept_values
-from securefl.protocols.contributions import UNMOVED, FromTraining, Sampling, training_job
+from securefl.protocols.contributions import UNMOVED, Sampling, training_job
 from securefl.protocols.parts import Gathering, ServerContext
 from securefl.protocols.personal import HeadAlone, SharedLayers
 from securefl.training import Problem
 from securefl.training.chunks import body_features
 from securefl.training.heads import output_layer
-from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_model
+from securefl.training.jobs import TrainingJob, TrainingResult, kept_values, usable, with_model
+from securefl.training.run_jobs import FromTraining
 
 TUNED: Final = ValueSpec(
     name="tuned",

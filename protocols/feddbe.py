@@ -44,14 +44,13 @@ from securefl.dp import clipping
 from securefl.errors import ConfigError, DataError
 from securefl.mechanisms import grid_within
 from securefl.protocols.averaging import Averaging, Options
-from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import Sampling, Sensitivity, of_client, training_job
 from securefl.protocols.parts import Gathering, ServerContext, gather_mean
 from securefl.protocols.personal import Personal
 from securefl.training import Problem
 from securefl.training.chunks import body_features
 from securefl.training.heads import last_dense, output_layer, shifted
-from securefl.training.jobs import TrainingJob, usable, with_model
+from securefl.training.jobs import TrainingJob, kept_values, usable, with_model
 from securefl.training.models import Changed
 
 _BY: Final = "`mean_bound` in its arm, and noise"

@@ -56,11 +56,11 @@ from securefl.errors import ConfigError, DataError
 from securefl.linear import LinearBounds, LinearQuery
 from securefl.protocols.averaging import Averaging, Options, Uniform, cohort_size
 from securefl.protocols.client_state import digest_of, made_in, require_made_in
-from securefl.protocols.contributions import UPDATE, FromTraining, Sampling, of_client, require_weights
+from securefl.protocols.contributions import UPDATE, Sampling, of_client, require_weights
 from securefl.protocols.parts import NOBODY, Part, ServerContext, ServerUpdate
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult, usable, with_training
-from securefl.training.run_jobs import run_job
+from securefl.training.run_jobs import FromTraining, run_job
 
 __all__ = ["FLTrust", "cosine_bounds", "direction", "trust_weights"]
 

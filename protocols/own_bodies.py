@@ -17,11 +17,10 @@ from torch import nn
 
 from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s, Floats, Schedule
 from securefl.errors import DataError
-from securefl.protocols.client_state import kept_values
 from securefl.protocols.personal import each_on_its_own
 from securefl.training import Learnt, Problem, evaluate
 from securefl.training.heads import Bounded, activated, entries, last_dense
-from securefl.training.jobs import TrainingJob, TrainingResult, usable
+from securefl.training.jobs import TrainingJob, TrainingResult, kept_values, usable
 from securefl.training.local import Pull
 from securefl.training.task import Bodies
 

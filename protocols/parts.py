@@ -34,7 +34,6 @@ from securefl.algorithm import (
 from securefl.errors import ConfigError, DataError, SecureFLError
 from securefl.protocols.contributions import (
     UNSAMPLED,
-    FromTraining,
     Sampling,
     bounded,
     is_protected,
@@ -45,6 +44,7 @@ from securefl.protocols.local_accuracy import local_accuracy
 from securefl.training import Learnt, Problem, evaluate
 from securefl.training.jobs import TrainingJob, TrainingResult
 from securefl.training.learnt import common
+from securefl.training.run_jobs import FromTraining
 
 NOBODY: Final = Answers(survivors=(), totals={}, per_client={})
 ReadsState = Literal["none", "repeated", "unbound"]

@@ -21,13 +21,12 @@ from torch import nn
 
 from securefl.algorithm import ClientContext, ClientState, Device, Evaluation, Float32s
 from securefl.errors import ConfigError, DataError
-from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import training_job
 from securefl.protocols.local_accuracy import Tested, local_accuracy
 from securefl.protocols.parts import Part, ReadsState
 from securefl.training import Learnt, ModelConfig, Problem, evaluate, pooled
 from securefl.training.heads import entries, last_layers, output_layer, places
-from securefl.training.jobs import TrainingJob
+from securefl.training.jobs import TrainingJob, kept_values
 from securefl.training.task import Bodies
 
 __all__ = ["Personal"]

@@ -25,11 +25,10 @@ from securefl.algorithm import Algorithm, ClientContext, ClientState, Float32s
 from securefl.core.ranges import Fraction, Passes, Positive
 from securefl.errors import ConfigError
 from securefl.protocols.averaging import Averaging, Options, Scaled
-from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import training_job
 from securefl.protocols.personal import Personal
 from securefl.training import Problem
-from securefl.training.jobs import TrainingJob
+from securefl.training.jobs import TrainingJob, kept_values
 from securefl.training.local import Envelope
 
 

@@ -23,11 +23,10 @@ from securefl.algorithm import ClientContext, Value
 from securefl.errors import DataError
 from securefl.protocols.averaging import Aggregation, Options, aggregated
 from securefl.protocols.buffers import whole_model
-from securefl.protocols.client_state import kept_values
 from securefl.protocols.contributions import bounded
 from securefl.protocols.parts import Part
 from securefl.training import Problem
-from securefl.training.jobs import TrainingResult
+from securefl.training.jobs import TrainingResult, kept_values
 
 
 class Cached(Part):

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import made
 import tomli_w
@@ -23,10 +23,11 @@ from dp_accounting import NonPrivateDpEvent, NoOpDpEvent
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
+from securefl.core.errors import ConfigError
 from securefl.core.release import KEY_HOLDER, OTHERS, SERVER
 from securefl.engine import privacy_card
 from securefl.mechanisms import charges
-from securefl.mechanisms.agreed import stance
+from securefl.mechanisms.agreed import reads_unbound, require_agreed
 from securefl.study.config import parse
 from securefl.study.seeded import World
 from securefl.study.world import build, of_study
@@ -221,13 +222,42 @@ _KEEPING = (
 
 
 def state_table() -> str:
-    """By protocol, sum and server: whether single values without noise stay hidden (`agreed.stance`)."""
+    """By protocol, sum and server: whether single values without noise stay hidden (`stance`)."""
     rows = [["protocol", *COLUMNS]]
     rows += [[row, *map(_stance, served(*arm))] for row, *arm in _KEEPING]
     own = "Flower apps, loops, protocols of others and models with code of a study's own, of real numbers"
     foreign = [[(plan, [_FOREIGN]) for plan, _ in column] for column in served("fedavg", _ALL)]
     rows.append([own, *map(_stance, foreign)])
     return _lines(rows)
+
+
+_FOLLOWED = frozenset({"ckks"})
+"""Sums whose server must follow the protocol whatever the plan says (`engine.privacy_card`)."""
+
+
+def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", "not held, said"]:
+    """Whether single summed values stay hidden from a server as `secagg` describes it.
+
+    Args:
+        plan: of an arm.
+        sent: the specs of its values.
+    """
+    if not plan.hidden:
+        return "not held, said"
+    try:
+        for spec in sent:
+            charges.Protection(plan, spec).charge()
+        require_agreed(plan, sent)
+    except ConfigError:
+        return "refused"
+    said = plan.secagg == "active" and plan.sum in _FOLLOWED
+    for spec in sent:
+        # A total without noise may tell single values apart by their form.
+        tells = (
+            spec.reduction == "sum" and spec.form != "real" and charges.Protection(plan, spec).opens(SERVER)
+        )
+        said = said or tells or reads_unbound(plan, spec)
+    return "not held, said" if said else "held"
 
 
 def _stance(column: Sequence[tuple[Plan, list[ValueSpec]]]) -> str:

@@ -23,13 +23,13 @@ from securefl.protocols.contributions import (
     CLIPPED,
     SMALL_WHOLE,
     UNSAMPLED,
-    FromTraining,
     Sampling,
     bounded,
     trainable,
     update_sends,
 )
 from securefl.training.jobs import TrainingJob, TrainingResult, with_model
+from securefl.training.run_jobs import FromTraining
 
 MAP = ValueSpec(
     name="map",

@@ -6,7 +6,7 @@ a client's contribution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from math import sqrt
@@ -32,7 +32,7 @@ from securefl.linear import LinearBounds
 from securefl.matching import Anchor, Bounds, Variant
 from securefl.matching.profiles import ProfileQuery, features
 from securefl.protocols.contributions import ADJACENCIES, Sensitivity
-from securefl.training import ModelConfig, Problem, probe_profile, profiling
+from securefl.training import Problem, outputs, probe_profile, profile
 from securefl.training.jobs import readable
 
 ANCHORS_APART: Final = 0.05
@@ -239,36 +239,12 @@ class RepresentationProfile:
         return _value(MeanVariance(far, np.square(anchor.scale), 1), anchor, self.bounds, self.variant)
 
     def compute(self, context: ClientContext) -> Value:
-        (value,) = self.of_wave([context])
-        return value()
-
-    def of_wave(self, contexts: Sequence[ClientContext]) -> list[Callable[[], Value]]:
-        """Each client's profile, from passes that clients of one broadcast share.
-
-        Without a clip, the last bits of a profile may depend on the other clients, as they do on the machine.
-        With a clip, no record changes another's output (`outputs`). A model that is not this package's may
-        mix the records of a pass, so each client then has its own.
-        """
-        broadcast, known = contexts[0].broadcast, isinstance(self.problem.model, ModelConfig)
-        if any(not known or not np.array_equal(broadcast, own.broadcast) for own in contexts[1:]):
-            return [partial(self.compute, context) for context in contexts]
-        model, layer = self.problem.to_read(broadcast), self.problem.layer
+        model, layer = self.problem.to_read(context.broadcast), self.problem.layer
         if self.clip is None:
-            found = profiling.profiles(model, layer, [context.x for context in contexts])
-            return [partial(self._profiled, *both) for both in zip(contexts, found, strict=True)]
+            own = profile(model, layer, context.x)
+            return _value(own, _anchor(context.public), self.bounds, self.variant)
+        anchor = _anchor(context.public)
+        x = context.x[readable(self.problem, context.x)]
         # Without records it sends noised zeros: silence would tell that it has none.
-        read = profiling.outputs_of(
-            model, layer, [context.x[readable(self.problem, context.x)] for context in contexts]
-        )
-        return [partial(self._clipped, *both) for both in zip(contexts, read, strict=True)]
-
-    def _profiled(self, context: ClientContext, own: profiling.Moments) -> Value:
-        anchor = _anchor(context.public)
-        return _value(own.profile(), anchor, self.bounds, self.variant)
-
-    def _clipped(self, context: ClientContext, own: Floats) -> Value:
-        assert self.clip is not None
-        anchor = _anchor(context.public)
-        if not len(own):
-            own = np.zeros((0, len(anchor.centre)))
-        return _clipped(self.clip, self.bounds, self.variant, own, anchor)
+        read = outputs(model, layer, x) if len(x) else np.zeros((0, len(anchor.centre)))
+        return _clipped(self.clip, self.bounds, self.variant, read, anchor)

@@ -66,11 +66,8 @@ class Bounding(Ranged):
         """
         if self.kind == "clip-l2":
             return clipping.clip_l2(features / self.bound, 1.0)
-        # Divide by the largest entry first: squares of huge entries overflow, and those of tiny ones vanish.
-        largest = np.abs(features).max(axis=1, initial=0.0, keepdims=True)
-        direction = np.divide(features, largest, out=np.zeros_like(features), where=largest > 0)
-        lengths = np.linalg.norm(direction, axis=1, keepdims=True)
-        return np.asarray(direction / np.maximum(lengths, 1.0))
+        _, direction, norm = clipping.directions(features)
+        return np.asarray(direction / norm)
 
     def beyond(self, features: Floats) -> int:
         """Return the number of records that lie beyond the bound and are scaled down.

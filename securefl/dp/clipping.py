@@ -45,11 +45,19 @@ def clip_l2(records: Floats, bound: float) -> Floats:
     """
     if not 0 < bound < np.inf:
         raise ConfigError(f"Expected a finite bound > 0, got {bound}.")
-    largest = np.abs(records).max(axis=1, initial=0.0, keepdims=True)
-    # Divide by the largest entry first: squares of huge entries overflow, and those of tiny ones vanish.
-    direction = np.divide(records, largest, out=np.zeros_like(records), where=largest > 0)
-    norm = np.maximum(np.sqrt(np.sum(direction**2, axis=1, keepdims=True)), 1.0)
+    largest, direction, norm = directions(records)
     return np.where(largest > bound / norm, direction * (bound / norm), records)
+
+
+def directions(records: Floats) -> tuple[Floats, Floats, Floats]:
+    """Each record's largest magnitude (n, 1), the record over it (n, m), and the norm of that (n, 1).
+
+    Squares of huge entries overflow, and those of tiny ones vanish: of the quotient, none does. A record of
+    zeros has the quotient 0 and the norm 1.
+    """
+    largest = np.abs(records).max(axis=1, initial=0.0, keepdims=True)
+    direction = np.divide(records, largest, out=np.zeros_like(records), where=largest > 0)
+    return largest, direction, np.maximum(np.sqrt(np.sum(direction**2, axis=1, keepdims=True)), 1.0)
 
 
 def to_grid(records: Floats, step: float, limit: int) -> Integers:

@@ -14,16 +14,12 @@ before nearly cancel, and that of a newcomer stays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ValueSpec
 from securefl.core.errors import ConfigError
 from securefl.core.release import SERVER
 from securefl.mechanisms.charges import HIDES, Protection
-
-_FOLLOWED = frozenset({"ckks"})
-"""Sums whose server must follow the protocol whatever the plan says (`engine.privacy_card`)."""
 
 
 def reads_unbound(plan: Plan, spec: ValueSpec) -> bool:
@@ -80,26 +76,3 @@ def require_needed(plan: Plan, sent: Sequence[ValueSpec]) -> None:
             "Expected no accepts_kept_state, got true: no hidden sum of this arm reads kept state that needs "
             "it: without noise, and under a server that may lie. Delete the key."
         )
-
-
-def stance(plan: Plan, sent: Sequence[ValueSpec]) -> Literal["held", "refused", "not held, said"]:
-    """Whether single summed values stay hidden from a server as `secagg` describes it.
-
-    Args:
-        plan: of an arm.
-        sent: the specs of its values.
-    """
-    if not plan.hidden:
-        return "not held, said"
-    try:
-        for spec in sent:
-            Protection(plan, spec).charge()
-        require_agreed(plan, sent)
-    except ConfigError:
-        return "refused"
-    said = plan.secagg == "active" and plan.sum in _FOLLOWED
-    for spec in sent:
-        # A total without noise may tell single values apart by their form.
-        tells = spec.reduction == "sum" and spec.form != "real" and Protection(plan, spec).opens(SERVER)
-        said = said or tells or reads_unbound(plan, spec)
-    return "not held, said" if said else "held"

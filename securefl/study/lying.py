@@ -16,7 +16,7 @@ from securefl.algorithm.queries import Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.data.corruptions import LYING
 from securefl.training.jobs import TrainedContribution, TrainingJob, TrainingResult
-from securefl.training.run_jobs import run_job as run
+from securefl.training.run_jobs import FromTraining
 
 
 def with_lies(
@@ -35,7 +35,7 @@ def with_lies(
 
 
 @dataclass(frozen=True, eq=False)
-class Lied:
+class Lied(FromTraining):
     """A contribution that is computed from a training, with the lies of some clients."""
 
     honest: TrainedContribution
@@ -59,10 +59,6 @@ class Lied:
         if kind == "oversized":
             return _times(value, self.factor)
         return _times(value, -1.0) if kind == "two-faced" else value
-
-    def compute(self, context: ClientContext) -> Value:
-        fit = self.honest.fit(context)
-        return self.value(context, None if fit is None else run(fit))
 
     def _moved(
         self, context: ClientContext, fitted: TrainingResult | None, factor: float

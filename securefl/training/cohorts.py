@@ -42,15 +42,16 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.dp.noise import Source
 from securefl.training.clipped import Outer, clip
 from securefl.training.devices import as_tensor, one_thread
+from securefl.training.heads import shifted
 from securefl.training.jobs import HookSteps, Trainer, TrainingJob, TrainingResult
 from securefl.training.local import LocalTraining, diverged, passes
 from securefl.training.losses import name_of, records, require_records
-from securefl.training.models import MLP, ModelConfig
+from securefl.training.models import MLP, Changed, ModelConfig
 from securefl.training.private_steps import DPSGD, Records, private_steps
 from securefl.training.private_steps import diverged as diverged_privately
 from securefl.training.probes import probes_of, stay_apart
 from securefl.training.products import UNIT, widened
-from securefl.training.stack import Stack, Tail, stackable
+from securefl.training.stack import Stack, Tail
 from securefl.training.task import Problem
 from securefl.training.vector import optimizer_of
 
@@ -101,15 +102,20 @@ def why_alone(problem: Problem) -> str:
         return f"mini-batches of more than {MOST_ROWS:,} records gain nothing side by side"
     if problem.declared_loss is not None:
         return "the study declares a loss"
-    if stackable(problem.model):
-        return ""
-    if not isinstance(problem.model, ModelConfig):
+    model = problem.model
+    if isinstance(model, Changed) and model.change is shifted:  # a stack has room for the shift
+        model = model.of
+    # By the description: a user's own one may build this package's `MLP` and then change or hook its layers.
+    if not isinstance(model, ModelConfig):
         return "the model is not one of this package's"
-    if problem.model.train is not None:
+    if model.train is not None:
         return "some of the model's values are frozen"
-    if problem.model.draws:
+    if model.draws:
         return "dropout or augmentation draws from each client's own generator"
-    return f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
+    # Other models may keep state between batches, which slots would share. Convolutions are not faster on a
+    # CPU.
+    stacked = model.kind == "mlp"
+    return "" if stacked else f"{type(problem.layers).__name__} is not the packaged stack of dense layers"
 
 
 class Batched:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securefl.algorithm.clients import ClientContext, Contribution
-from securefl.algorithm.queries import Float32s, Value, ValueSpec
+from securefl.algorithm.queries import ClientState, Float32s, Value, ValueSpec
 from securefl.core.errors import DataError
 from securefl.data.dataset import finite_rows, labelled
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from securefl.training.stack import Stack
     from securefl.training.task import Problem
 
+Values = TypeVar("Values", bound=NDArray[Any])
 TrainingResult = Float32s | DataError
 """The trained model as a vector (d,), or the error that the training raised."""
 Trainer = Callable[[Sequence["TrainingJob"]], Sequence[TrainingResult]]
@@ -145,6 +146,23 @@ class TrainedContribution(Contribution, Protocol):
     def value(self, context: ClientContext, trained: TrainingResult | None) -> Value:
         """The value, from the result of `fit`. Raises DataError if the client abstains."""
         ...
+
+
+def kept_values(kept: ClientState, name: str, initial: Values) -> Values:
+    """A copy of the values that a client keeps under this name, or of `initial` if it has none.
+
+    Raises DataError if they are damaged: of another type or shape than `initial`, or not finite.
+    """
+    own = kept.get(name)
+    if own is None:
+        return initial.copy()
+    if own.dtype != initial.dtype or own.shape != initial.shape or not np.isfinite(own).all():
+        raise DataError(
+            f"Expected the client state {name!r} to be {len(initial)} finite values of {initial.dtype}, got "
+            f"{own.dtype} of shape {own.shape}: it is damaged, or of another model. Restore the client's "
+            "file from a copy, or begin a new run."
+        )
+    return cast(Values, own.copy())
 
 
 def usable(problem: Problem, context: ClientContext) -> ClientContext:

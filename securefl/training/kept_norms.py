@@ -27,9 +27,9 @@ from securefl.algorithm.clients import (
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Float32s, Floats, Value, ValueSpec
 from securefl.core.errors import ConfigError, DataError
 from securefl.training.evaluation import pooled
-from securefl.training.jobs import TrainedContribution, TrainingJob, TrainingResult
+from securefl.training.jobs import TrainedContribution, TrainingJob, TrainingResult, kept_values
 from securefl.training.learnt import Exportable, Learnt
-from securefl.training.run_jobs import run_job
+from securefl.training.run_jobs import FromTraining
 from securefl.training.task import Problem
 
 NORMS: Final = "norms"
@@ -86,14 +86,7 @@ class KeptNorms:
 
         Raises DataError if they are damaged.
         """
-        found = kept.get(NORMS, initial := self.problem.initial_norms)
-        if found.shape != initial.shape or found.dtype != initial.dtype or not np.isfinite(found).all():
-            raise DataError(
-                f"Expected {len(initial)} finite values in the client state {NORMS!r}, got {found.dtype} of "
-                f"shape {found.shape}: it is damaged, or of another model. Restore the client's file from a "
-                "copy, or begin a new run."
-            )
-        return found
+        return kept_values(kept, NORMS, self.problem.initial_norms)
 
     def under(self, norms: Float32s, **changes: Any) -> Algorithm:
         """The algorithm for a client with these running statistics."""
@@ -130,7 +123,7 @@ class KeptNorms:
 
 
 @dataclass(frozen=True, eq=False)
-class KeepingNorms:
+class KeepingNorms(FromTraining):
     """A contribution from a training that begins and ends with the client's own running statistics."""
 
     algorithm: KeptNorms
@@ -152,10 +145,6 @@ class KeepingNorms:
         value = self._under(norms).value(context, trained)
         kept = context.kept if value.new_state is None else value.new_state
         return replace(value, new_state={**kept, NORMS: norms.copy()})
-
-    def compute(self, context: ClientContext) -> Value:
-        fit = self.fit(context)
-        return self.value(context, None if fit is None else run_job(fit))
 
     def _under(self, norms: Float32s) -> TrainedContribution:
         """The contribution of the algorithm under these statistics."""

@@ -25,7 +25,7 @@ from securefl.dp.clipping import to_grid
 from securefl.dp.noise import Source
 from securefl.training.canaries import one_step
 from securefl.training.chunks import body_features
-from securefl.training.devices import CPU, full_precision
+from securefl.training.devices import CPU, full_precision, seeded
 from securefl.training.dpsgd import train_privately
 from securefl.training.heads import Activation
 from securefl.training.private_steps import DPSGD
@@ -70,8 +70,7 @@ def crafted(
     Returns None if the kernels of `body` do not change with the number of rows.
     """
     generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed, CPU):
         front, head = body(), nn.Linear(UNITS, _CLASSES)
     record = torch.randn(1, *shape, generator=generator).to(device)
     with torch.no_grad(), full_precision(device):

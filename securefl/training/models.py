@@ -24,6 +24,7 @@ from securefl.core.errors import ConfigError
 from securefl.core.ranges import Decay, Range, Ranged
 from securefl.core.text_safety import some
 from securefl.training.augmentation import Augmentation, Augmented
+from securefl.training.devices import CPU, seeded
 from securefl.training.exported import MOST_PARAMETERS, fill, weights_of
 from securefl.training.heads import TrainedNames, named_layer, train_only
 from securefl.training.row_wise import RowHook, of_rows
@@ -512,10 +513,7 @@ class ModelConfig(Ranged, Architecture):
                 f"Expected a model of at most {MOST_PARAMETERS:,} parameters, with at least one output, got "
                 f"kind {self.kind!r} with hidden = {self.hidden} and {outputs} outputs."
             )
-        # Layers draw from torch's CPU generator, so that one is seeded and then restored. `torch.manual_seed`
-        # would also seed the generators of accelerators, which `fork_rng` does not restore here.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seeded(seed, CPU):  # layers draw from torch's generator of the CPU
             model = self._made(shape, outputs)
         if self.dropout:
             dense = model.dense if isinstance(model, FedLogCNN) else model

@@ -77,10 +77,23 @@ class Network:
     def features(
         self, x: NDArray[Any], folder: Path, tell: Callable[[int], None], *, lenient: bool = False
     ) -> Float32s:
-        """Features (n, k) of records (n, *shape), cached in `folder`. All else as for `embedded`."""
+        """Compute the features (n, k) of records (n, *shape). A record's features do not depend on others.
+
+        folder: the folder of the cache. Features under another name than this network's are not used.
+        tell: called with the number of finished records.
+        lenient: whether features may be infinite or nan. A study with a finite epsilon needs this, since an
+            error would reveal a record.
+
+        Raises DataError if cached features are damaged or of another network, or if a feature is not finite
+        and `lenient` is not set.
+        """
         if not len(x):
             return np.empty((0, self.width(x.shape[1:])), np.float32)
-        return embedded(x, self.module, network=self.name, folder=folder, tell=tell, lenient=lenient)
+        found = []
+        for start in range(0, len(x), PART):
+            found.append(_part(np.ascontiguousarray(x[start : start + PART]), self, folder, lenient))
+            tell(min(start + PART, len(x)))
+        return np.concatenate(found)
 
 
 def points() -> dict[str, EntryPoint]:
@@ -156,36 +169,8 @@ PART: Final = 1024
 """The number of records that are computed and cached together. A cached part is not computed again."""
 
 
-def embedded(
-    x: NDArray[Any],
-    model: nn.Module,
-    *,
-    network: str,
-    folder: Path,
-    tell: Callable[[int], None] = lambda done: None,
-    lenient: bool = False,
-) -> Float32s:
-    """Compute the features (n, k) of records (n, ...), float32. A record's features do not depend on others.
-
-    network: the name of the model and its weights. Features under another name are not used.
-    folder: the folder of the cache. tell: called with the number of finished records.
-    lenient: whether features may be infinite or nan. A study with a finite epsilon needs this, since an error
-        would reveal a record.
-
-    Raises DataError if cached features are damaged or of another network, if there are no records, or if a
-    feature is not finite and `lenient` is not set.
-    """
-    found = []
-    for start in range(0, len(x), PART):
-        found.append(_part(np.ascontiguousarray(x[start : start + PART]), model, network, folder, lenient))
-        tell(min(start + PART, len(x)))
-    if not found:
-        raise DataError("Expected at least one record to compute features of, got none.")
-    return np.concatenate(found)
-
-
-def _part(x: NDArray[Any], model: nn.Module, network: str, folder: Path, lenient: bool) -> Float32s:
-    key = _secret(folder)
+def _part(x: NDArray[Any], by: Network, folder: Path, lenient: bool) -> Float32s:
+    key, network, model = _secret(folder), by.name, by.module
     path = None if key is None else folder / f"{_name(x, network, key)}.npz"
     if path is not None and path.is_file():
         return _kept(path, len(x), network)

@@ -31,7 +31,7 @@ from securefl.core.installed import entry_points
 from securefl.core.reading import near
 from securefl.storage.own_code import CodePlace, names_code, running
 from securefl.training.alone import same
-from securefl.training.devices import in_mode
+from securefl.training.devices import CPU, in_mode, seeded
 from securefl.training.exported import MOST_PARAMETERS
 from securefl.training.heads import TrainedNames, named_layer
 from securefl.training.models import (
@@ -136,10 +136,7 @@ class OwnModel(Architecture):
         torch's generator does not change. Raises ConfigError if the factory fails or does not return a
         module.
         """
-        # As in `ModelConfig.build`: layers draw from torch's CPU generator, so that one is seeded and
-        # restored.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seeded(seed, CPU):  # as in `ModelConfig.build`
             return with_choices(self.made(shape, outputs), self)
 
     def made(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -193,8 +190,7 @@ class OwnModel(Architecture):
 
         Raises ConfigError if a study cannot use the model (see `tried`).
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seeded(seed, CPU):
             self._require_size(shape, outputs)
             first, second = (self.build(shape, outputs, seed) for _ in range(2))
             require_same(self.name, first, second)

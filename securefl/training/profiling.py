@@ -6,9 +6,8 @@ is summed over height and width (footnote 3 and Proposition 2), which leaves one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,38 +24,6 @@ from securefl.training.chunks import per_record_outputs
 from securefl.training.devices import as_tensor, computed, device_of, full_precision, in_mode
 from securefl.training.heads import named_layer
 from securefl.training.row_wise import RowHook
-
-
-@dataclass
-class Moments:
-    """The mean and the sum of squared deviations of each element, merged batch by batch in float64.
-
-    Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983), eq. 2.1: deviations are
-    taken from a mean, so nothing cancels if the mean is large compared with the standard deviation.
-    """
-
-    count: int = 0
-    mean: Tensor | None = None
-    squares: Tensor | None = None
-
-    def add(self, batch: Tensor) -> None:
-        """Add a batch of shape (n, q), n >= 1."""
-        batch = batch.double()
-        n, mean = len(batch), batch.mean(0)
-        squares = (batch - mean).square_().sum(0)
-        if self.mean is None or self.squares is None:
-            self.count, self.mean, self.squares = n, mean, squares
-            return
-        total, apart = self.count + n, mean - self.mean
-        self.mean = self.mean + apart * (n / total)
-        self.squares = self.squares + squares + apart.square() * (self.count * n / total)
-        self.count = total
-
-    def profile(self) -> MeanVariance:
-        """The mean and the population variance of all added batches. Raises DataError if there were none."""
-        if self.mean is None or self.squares is None:
-            raise DataError("Expected at least one record to make a profile of, got none.")
-        return MeanVariance(self.mean.cpu().numpy(), (self.squares / self.count).cpu().numpy(), self.count)
 
 
 def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) -> MeanVariance:
@@ -84,8 +51,7 @@ def profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int = 1024) ->
         ConfigError: The model has no such layer, or its output has neither shape.
         DataError: There are no records, or an output is not finite.
     """
-    (moments,) = computed(model, partial(_moments, model, layer, [x], batch))
-    return moments.profile()
+    return computed(model, partial(_profile, model, layer, x, batch))
 
 
 def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64]:
@@ -120,34 +86,6 @@ def outputs(model: nn.Module, layer: str, x: NDArray[Any]) -> NDArray[np.float64
         )
 
 
-def profiles(
-    model: nn.Module, layer: str, clients: Sequence[NDArray[Any]], batch: int = 1024
-) -> list[Moments]:
-    """The moments of each client's records, whose profile is that of `profile` alone, errors included.
-
-    Several clients share a forward pass of up to `batch` records. Errors of the model itself are raised.
-    """
-    found: list[Moments] = []
-    for those in _shared([len(x) for x in clients], batch):
-        found += computed(model, partial(_moments, model, layer, clients[those], batch))
-    return found
-
-
-def outputs_of(
-    model: nn.Module, layer: str, clients: Sequence[NDArray[Any]], batch: int = 8192
-) -> list[NDArray[np.float64]]:
-    """Each client's `outputs`, in which other clients change no bit: (0, 0) or (0, q) without records.
-
-    Several clients share a pass of up to `batch` records.
-    """
-    found: list[NDArray[np.float64]] = []
-    for those in _shared([len(x) for x in clients], batch):
-        rows = np.concatenate(clients[those])
-        read = outputs(model, layer, rows) if len(rows) else np.zeros((0, 0))
-        found += np.split(read, np.cumsum([len(x) for x in clients[those]])[:-1])
-    return found
-
-
 def _inputs(model: nn.Module, x: Any) -> Tensor:
     """Records of numpy or torch as a model reads them. Raises DataError for what is no array of numbers."""
     found = array_of(x, "records")
@@ -158,42 +96,30 @@ def _inputs(model: nn.Module, x: Any) -> Tensor:
     return rows.to(floats[0]) if floats and rows.is_floating_point() else rows
 
 
-def _moments(model: nn.Module, layer: str, clients: Sequence[NDArray[Any]], batch: int) -> list[Moments]:
-    """Each client's moments. Several clients have at most `batch` records together."""
-    made = [Moments() for _ in clients]
-    if len(clients) == 1:
-        for part in _passed(model, layer, clients[0], batch):
-            made[0].add(part)
-        return made
-    for passed in _passed(model, layer, np.concatenate(clients), batch):
-        for moments, part in zip(made, torch.split(passed, [len(x) for x in clients]), strict=True):
-            if len(part):
-                moments.add(part)
-    return made
+def _profile(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> MeanVariance:
+    """The profile, with means and sums of squared deviations merged batch by batch in float64.
 
-
-def _shared(sizes: Sequence[int], most: int) -> Iterator[slice]:
-    """Successive clients that have at most `most` records together, or one client."""
-    first, records = 0, 0
-    for at, size in enumerate(sizes):
-        if at > first and records + size > most:
-            yield slice(first, at)
-            first, records = at, 0
-        records += size
-    if sizes:
-        yield slice(first, len(sizes))
-
-
-def _passed(model: nn.Module, layer: str, x: NDArray[Any], batch: int) -> list[Tensor]:
-    """The layer's outputs, one tensor (n, q) for each batch."""
+    Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983), eq. 2.1: deviations are
+    taken from a mean, so nothing cancels if the mean is large compared with the standard deviation.
+    """
     inputs, device = _inputs(model, x), device_of(model)
+    count, mean, squares = 0, torch.zeros((), device=device), torch.zeros((), device=device)
     with (
         _reading(model, layer) as read,
         in_mode(model, training=False),
         torch.inference_mode(),
         full_precision(device),
     ):
-        return [read(inputs[at : at + batch].to(device)) for at in range(0, len(inputs), batch)]
+        for at in range(0, len(inputs), batch):
+            part = read(inputs[at : at + batch].to(device)).double()
+            n, own = len(part), part.mean(0)
+            apart, total = own - mean, count + n
+            mean = mean + apart * (n / total)
+            squares = squares + (part - own).square_().sum(0) + apart.square() * (count * n / total)
+            count = total
+    if not count:
+        raise DataError("Expected at least one record to make a profile of, got none.")
+    return MeanVariance(mean.cpu().numpy(), (squares / count).cpu().numpy(), count)
 
 
 @contextmanager

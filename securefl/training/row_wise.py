@@ -63,24 +63,22 @@ class RowHook:
         return self.call(*given)
 
 
+_OF_DIMENSIONS: Final = (
+    "AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool", "CircularPad", "ConstantPad", "Conv", "ConvTranspose",
+    "Dropout", "InstanceNorm", "LPPool", "MaxPool", "ReflectionPad", "ReplicationPad", "ZeroPad",
+)  # fmt: skip
+"""Kinds of layers that torch has for one, two and three dimensions: `nn.Conv1d`, `nn.Conv2d`, `nn.Conv3d`."""
+
 _LISTED: Final = frozenset(
     {
         nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity,
         nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus,
         nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold, nn.PReLU,
-        nn.AlphaDropout, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout,
+        nn.AlphaDropout, nn.Dropout, nn.FeatureAlphaDropout, Augmented,
         nn.Embedding, nn.Linear, nn.GroupNorm, nn.LocalResponseNorm, nn.LayerNorm, nn.RMSNorm,
         nn.Flatten, nn.Unflatten, nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.GLU, nn.Softmax2d,
         nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Upsample,
-        Augmented, nn.Conv1d, nn.ConvTranspose1d, nn.InstanceNorm1d, nn.AvgPool1d, nn.MaxPool1d, nn.LPPool1d,
-        nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.ZeroPad1d, nn.ConstantPad1d, nn.ReflectionPad1d,
-        nn.ReplicationPad1d, nn.CircularPad1d,
-        nn.Conv2d, nn.ConvTranspose2d, nn.InstanceNorm2d, nn.AvgPool2d, nn.MaxPool2d, nn.LPPool2d,
-        nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.ConstantPad2d, nn.ReflectionPad2d,
-        nn.ReplicationPad2d, nn.CircularPad2d,
-        nn.Conv3d, nn.ConvTranspose3d, nn.InstanceNorm3d, nn.AvgPool3d, nn.MaxPool3d, nn.LPPool3d,
-        nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d, nn.ZeroPad3d, nn.ConstantPad3d, nn.ReflectionPad3d,
-        nn.ReplicationPad3d, nn.CircularPad3d,
+        *(getattr(nn, f"{kind}{dimensions}d") for kind in _OF_DIMENSIONS for dimensions in (1, 2, 3)),
     }
 )  # fmt: skip
 """Layers that compute each row of an input with rows on its own, or by a draw for each value."""

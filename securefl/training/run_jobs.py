@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from securefl.algorithm.clients import ClientContext
+from securefl.algorithm.queries import Value
 from securefl.core.errors import DataError
 from securefl.dp.noise import Source
 from securefl.training.chunks import body_features
@@ -136,3 +138,19 @@ def _drawing(fit: TrainingJob, device: torch.device) -> AbstractContextManager[N
     if not fit.problem.model.draws:
         return nullcontext()
     return seeded(int(fit.context.rng.integers(2**63)), device)
+
+
+class FromTraining:
+    """A contribution whose value is computed from a local training: from what `fit` returns, by `value`."""
+
+    def fit(self, context: ClientContext) -> TrainingJob | None:
+        """The training behind the value, or None if it needs none."""
+        raise NotImplementedError
+
+    def value(self, context: ClientContext, trained: Any) -> Value:
+        """The value of a training's result. Raises DataError if the client abstains."""
+        raise NotImplementedError
+
+    def compute(self, context: ClientContext) -> Value:
+        fit = self.fit(context)
+        return self.value(context, None if fit is None else run_job(fit))

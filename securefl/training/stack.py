@@ -26,25 +26,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from securefl.algorithm.queries import Float32s
-from securefl.training.heads import Differentiable, ShiftedLinear, shifted
+from securefl.training.heads import Differentiable, ShiftedLinear
 from securefl.training.local import Pull
 from securefl.training.losses import Loss
-from securefl.training.models import MLP, Architecture, Changed, ModelConfig
+from securefl.training.models import MLP
 from securefl.training.products import narrow, widened, widened_by
-
-
-def stackable(model: Architecture) -> bool:
-    """Whether models of this description can train side by side: dense layers with ReLU between, all trained.
-
-    Other models may keep state between batches, which slots would share. Convolutions are not faster on a
-    CPU. Dropout draws from each client's own generator.
-    """
-    if isinstance(model, Changed):
-        return model.change is shifted and stackable(model.of)
-    # By the description, since a user's own one may build this package's `MLP` and then change or hook its
-    # layers.
-    known = isinstance(model, ModelConfig) and model.kind == "mlp"
-    return known and model.train is None and not model.draws  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from securefl.core.installed import entry_points
 from securefl.engine import privacy_card
 from securefl.linear.checked import CheckedCkks
 from securefl.mechanisms import charges
-from securefl.mechanisms.agreed import stance
 from securefl.mechanisms.mechanism import Local
 from securefl.sums.two_server import TwoServer
 
@@ -79,7 +78,7 @@ def test_every_arm_has_the_stance_of_its_row_and_its_card_says_so(protocol: str,
     told = named[-1] if "private" in options else named[0]
     columns = zip(told[1:], who_learns.served(protocol, tomllib.loads(options)), strict=True)
     for cell, (plan, specs) in ((cell, one) for cell, column in columns for one in column):
-        found = stance(plan, specs)
+        found = who_learns.stance(plan, specs)
         assert found == cell.strip()
         if plan.hidden and found != "refused":
             card = privacy_card.learns(plan, specs, "server")

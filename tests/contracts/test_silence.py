@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +15,8 @@ from support.tiny_study import FEDAVG, run, text, world
 from support.tiny_study import study as written
 from support.transcripts import NEIGHBOURS, all_spoilt, epsilon, few, require_alike, transcript
 
-from securefl.algorithm.queries import Value
 from securefl.core.abstaining import Reason
-from securefl.core.errors import ConfigError, DataError, LocalProtocolError
+from securefl.core.errors import DataError, LocalProtocolError
 from securefl.core.release import KEY_HOLDER as HOLDER
 from securefl.core.release import SERVER
 from securefl.engine.party import computing
@@ -150,52 +148,3 @@ def test_training_that_fails_for_one_client_stops_no_other(speaking: set[int]) -
         else:
             with pytest.raises(RuntimeError, match="beyond the embedding"):
                 values.train([(task, None)], speaking)
-
-
-def test_a_wave_that_cannot_be_made_together_is_made_client_by_client() -> None:
-    """A record of one client stops its pass. Other clients' values are as without it."""
-    asked: list[int] = []
-
-    class Own:
-        spec = None
-
-        def compute(self, context: Any) -> Value:
-            if context == 1:
-                raise DataError("Its records are odd.")
-            return Value(clear=np.full(2, float(context)))
-
-        def of_wave(self, contexts: Any) -> Any:
-            asked.append(len(contexts))
-            if 1 in contexts:
-                raise RuntimeError("A code beyond the embedding.")
-            return [partial(self.compute, context) for context in contexts]
-
-    def mixing(contexts: Any) -> Any:
-        raise ConfigError("It mixes.")
-
-    values: Any = object.__new__(Computing)
-    own = Own()
-    vars(values).update(
-        _of_waves={"number": own},
-        _contributions={"number": own},
-        _values={},
-        _trained={},
-        _made={},
-        _job=lambda task, *_: task.client,
-        _noted=lambda task, name, value: value,
-    )
-    tasks = [SimpleNamespace(client=k, wants=("number",)) for k in range(3)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(computing, "_question", lambda task, name: name)
-        for wave in (tasks, [tasks[0], tasks[2]]):
-            values.make([(task, None) for task in wave])
-            for task in wave:
-                if task.client == 1:
-                    with pytest.raises(DataError, match="odd"):
-                        values.value(task, "number", None)
-                else:
-                    assert values.value(task, "number", None).clear.tolist() == [task.client] * 2
-        assert asked == [3, 2]
-        patch.setattr(own, "of_wave", mixing)
-        with pytest.raises(ConfigError, match="mixes"):
-            values.make([(tasks[0], None)])

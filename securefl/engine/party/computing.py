@@ -86,11 +86,6 @@ class Computing:
             for name, contribution in contributions.items()
             if isinstance(contribution, TrainedContribution)
         }
-        self._of_waves = {
-            name: contribution
-            for name, contribution in contributions.items()
-            if isinstance(contribution, OfWave)
-        }
         self._records = records
         self._held = held
         self._rng = rng
@@ -100,7 +95,6 @@ class Computing:
         self._news: dict[int, ClientState] = {}
         self._values: dict[tuple[int, Question], Value] = {}
         self._trained: dict[tuple[int, Question], tuple[ClientContext, Callable[[], TrainingResult]]] = {}
-        self._made: dict[tuple[int, Question], Callable[[], Value]] = {}
         self._seen: dict[int, tuple[bytes, ...]] = {}
         self._gmac = AESGCM(os.urandom(32))
 
@@ -122,7 +116,6 @@ class Computing:
         self._news = {}
         self._values = {}
         self._trained = {}
-        self._made = {}
 
     def has_records(self, client: int) -> bool:
         """Whether a client has any record to train on."""
@@ -193,26 +186,6 @@ class Computing:
             for number, (place, (context, _)) in enumerate(fits.items())
         }
 
-    def make(self, wave: Wave) -> None:
-        """Make the values of this wave that need no training and are faster made together (`OfWave`).
-
-        If that fails, `value` makes each value alone, which shows whose records failed.
-        """
-        self._made = {}
-        for name, contribution in self._of_waves.items():
-            try:
-                contexts = {
-                    place: self._job(task, name, secret)
-                    for task, secret in wave
-                    if name in task.wants
-                    and (place := (task.client, _question(task, name))) not in self._values
-                }
-                if contexts:
-                    self._made |= zip(contexts, contribution.of_wave(list(contexts.values())), strict=True)
-            except Exception as error:
-                if not of_records(error):
-                    raise
-
     def value(self, task: Contribute, name: str, secret: SecretKey | None) -> Value:
         """The client's value, computed once for an order and used in all its stages and attempts."""
         place = (task.client, _question(task, name))
@@ -221,15 +194,12 @@ class Computing:
         if place in self._trained:
             context, trained = self._trained.pop(place)
             value = self._fits[name].value(context, trained())
-        elif (made := self._made.pop(place, None)) is not None:
-            value = made()
         else:
             value = self._contributions[name].compute(self._job(task, name, secret))
         return self._noted(task, name, value)
 
     def blank(self, task: Contribute, name: str, secret: SecretKey | None) -> Value:
         """The value of a client without records, sent if the client's own could not be computed."""
-        self._made.pop((task.client, _question(task, name)), None)
         self._trained.pop((task.client, _question(task, name)), None)
         return self._noted(task, name, nothing(self._contributions[name], self._job(task, name, secret)))
 
@@ -289,15 +259,6 @@ class Computing:
         if (then := value.after_noise) is None:
             return value
         return replace(value, after_noise=lambda noised: self._counted(client, then(noised)))
-
-
-@runtime_checkable
-class OfWave(Contribution, Protocol):
-    """A contribution that makes the values of many clients in one pass."""
-
-    def of_wave(self, contexts: Sequence[ClientContext]) -> Sequence[Callable[[], Value]]:
-        """For each client, a function that returns its value, or raises what `compute` raises for it."""
-        ...
 
 
 @runtime_checkable

@@ -98,7 +98,6 @@ class Contributing:
             asked = ((task, secrets.get(task.client)) for task in charged)
             own = [(self._taking_part(task, secret), secret) for task, secret in asked]
             self.values.train(own, speaking)
-            self.values.make(own)
             answers |= {task.client: None for task in wave}
             for task in charged:
                 try:

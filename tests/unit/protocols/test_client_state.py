@@ -12,7 +12,6 @@ from support.tiny_study import study, world
 from support.trained_bodies import context
 
 from securefl.core.errors import DataError
-from securefl.protocols.client_state import kept_values
 from securefl.protocols.compression import received
 from securefl.protocols.cs_fl import CSFL
 from securefl.protocols.fedavg import FedAvg
@@ -21,6 +20,7 @@ from securefl.protocols.fedper import FedPer
 from securefl.protocols.fedproto import FedProto
 from securefl.protocols.pfedme import PFedMe
 from securefl.protocols.stc import STC
+from securefl.training.jobs import kept_values
 
 KEEPING: dict[str, tuple[Any, str]] = {
     "stc": (STC(fraction=1.0), "residual"),

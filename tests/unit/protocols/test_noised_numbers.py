@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -161,31 +159,14 @@ def test_without_noise_clipped_profiles_are_close_to_the_plain_ones() -> None:
     )
 
 
-@every("clip", [None, CLIP])
-def test_a_wave_s_profiles_are_each_client_s_own(clip: Clip | None) -> None:
+def test_without_records_there_is_no_profile_but_one_that_is_noised() -> None:
     here = world(fedprof())
-    statistic = RepresentationProfile(here.problem, Variant.FULL, Bounds(), clip)
-    wave = [context(here.problem, *own) for own in here.records]
-    wave[1] = replace(wave[1], x=wave[1].x[:0], y=wave[1].y[:0])
-    assert isinstance(tried(partial(statistic.compute, wave[1])), DataError) is (clip is None)
-    # the server tells one client of another model: nobody's profile is then on a model that it was not told
-    other = [*wave[:2], replace(wave[2], broadcast=wave[2].broadcast + np.float32(1)), *wave[3:]]
-    for asked in (wave, other):
-        for own, made in zip(asked, statistic.of_wave(asked), strict=True):
-            expected, found = (tried(one) for one in (partial(statistic.compute, own), made))
-            if isinstance(expected, DataError):
-                assert str(found) == str(expected)
-            elif clip is None:
-                np.testing.assert_allclose(found.hidden, expected.hidden, atol=1e-4)
-            else:
-                assert np.array_equal(found.integers, expected.integers)
-
-
-def tried(make: Callable[[], Value]) -> Any:
-    try:
-        return make()
-    except DataError as error:
-        return error
+    nobody = context(here.problem, here.records[0][0][:0], here.records[0][1][:0])
+    with pytest.raises(DataError, match="at least one record"):
+        RepresentationProfile(here.problem, Variant.FULL, Bounds()).compute(nobody)
+    clipped = RepresentationProfile(here.problem, Variant.FULL, Bounds(), CLIP).compute(nobody)
+    assert clipped.integers is not None
+    assert not clipped.integers.any()
 
 
 WRONG_ANCHORS = {

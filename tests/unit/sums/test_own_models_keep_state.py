@@ -15,11 +15,11 @@ from support.every import every
 from support.own_study import folder
 from support.tiny_study import study, with_privacy, world
 from torch import nn
+from who_learns import stance
 
 from securefl.algorithm.clients import ClientContext
 from securefl.algorithm.plan import Plan
 from securefl.engine.privacy_card import learns
-from securefl.mechanisms.agreed import stance
 from securefl.study.composition import composition
 from securefl.study.config import read
 from securefl.training.own_models import OwnModel

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from support.every import every
 from support.four_clients import CLIENTS, MASKED, SENDS, SIZE, given, records
+from who_learns import stance
 
 import securefl
 from securefl.accounting.ledger import Ledger
@@ -19,7 +20,6 @@ from securefl.core.wire import Header
 from securefl.deployment.updates import Updates
 from securefl.engine.inprocess import simulated
 from securefl.engine.privacy_card import learns
-from securefl.mechanisms.agreed import stance
 
 WARNING = "not held against a server that lies: state that code of the client's own keeps"
 REMEDIES = ("noise of an epsilon up to", "trust in the server")

