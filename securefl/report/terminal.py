@@ -9,9 +9,9 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.util import find_spec
-from itertools import pairwise, zip_longest
+from itertools import groupby, zip_longest
 from typing import IO, TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -88,45 +88,26 @@ def cut(text: str, most: int) -> str:
 
 
 def shortened(names: Sequence[str], most: int) -> list[str]:
-    """The names with at most `most` characters: longer ones are cut where they are alike.
+    """The names with at most `most` characters: longer ones are cut in the words that all of them have.
 
     What differs stays, unless it is too long itself.
     """
-    long = [name for name in dict.fromkeys(names) if len(name) > most]
-    if not long:
-        return [*names]
-    from difflib import SequenceMatcher
-
-    words = [_WORD.findall(name) for name in long]
-    alike = words[0]
-    for other in words[1:]:
-        blocks = SequenceMatcher(None, alike, other, autojunk=False).get_matching_blocks()
-        alike = [word for block in blocks for word in alike[block.a : block.a + block.size]]
-    between = [_between(own, alike) for own in words]
-    # Words that all have are one run up to the next word that only some have.
-    ends = [place for place in range(len(alike)) if not place or any(own[place] for own in between)]
-    runs = ["".join(alike[first:last]) for first, last in pairwise([*ends, len(alike)])]
-    over = max(map(len, long)) - most
-    for place in sorted(range(len(runs)), key=lambda place: -len(runs[place])):
-        left = cut(runs[place], max(1, len(runs[place]) - over))
-        over -= len(runs[place]) - len(left)
-        runs[place] = left
-    made = ("".join(own[at] + run for at, run in zip(ends, runs, strict=True)) + own[-1] for own in between)
-    short = {name: cut(whole, most) for name, whole in zip(long, made, strict=True)}
-    return [short.get(name, name) for name in names]
+    words = {name: _WORD.findall(name) for name in names if len(name) > most}
+    alike = set.intersection(*map(set, words.values())) if words else set()
+    return [_cut_within(words[name], alike, most) if name in words else name for name in names]
 
 
-def _between(words: Sequence[str], alike: Sequence[str]) -> list[str]:
-    """The text before each of these words of a name, which are in it in this order, and behind the last."""
-    found, left = [""], iter(alike)
-    wanted = next(left, None)
-    for word in words:
-        if word == wanted:
-            found.append("")
-            wanted = next(left, None)
-        else:
-            found[-1] += word
-    return found
+def _cut_within(words: Sequence[str], alike: Collection[str], most: int) -> str:
+    """These words of a name in one text, cut where words are `alike`, the longest run of them first."""
+    runs = [(own, "".join(run)) for own, run in groupby(words, alike.__contains__)]
+    texts = [text for _, text in runs]
+    over = sum(map(len, texts)) - most
+    for place in sorted(range(len(runs)), key=lambda place: -len(texts[place])):
+        if runs[place][0]:
+            left = cut(texts[place], max(1, len(texts[place]) - over))
+            over -= len(texts[place]) - len(left)
+            texts[place] = left
+    return cut("".join(texts), most)
 
 
 def _folded(row: Sequence[str], sizes: Sequence[int]) -> list[str]:
