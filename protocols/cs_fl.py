@@ -39,9 +39,11 @@ Embeddings of Sparse Vectors, IEEE Transactions on Information Theory 59 (4), 20
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, sqrt
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +77,15 @@ class CSFL(Options):
     vote_rate: how far each value of the model moves along the majority of the votes.
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # Those of FedLog's authors on CIFAR. On MNIST their script has what Table A.2 has.
+        "authors": {
+            "sparsity": 0.0005,
+            "sketch_rate": 0.01,
+            "vote_rate": 0.01,
+            "local": {"learning_rate": 0.001, "batch_size": 10},
+        }
+    }
     measurements: Fraction = 0.1
     sparsity: Fraction = 0.005
     signs: bool = False

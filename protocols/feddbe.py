@@ -18,10 +18,11 @@ The consensus bounds features if `mean_bound` is set. Then one record or client 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
-from typing import Annotated, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -76,6 +77,10 @@ class FedDBE(Options):
         the consensus cannot be noised.
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # Their script, for convolutions on Fashion-MNIST (github.com/TsingZ0/DBE, run_me.sh).
+        "authors": {"kappa": 50.0, "momentum": 1.0, "local": {"batch_size": 10}}
+    }
     fraction: Fraction = 1.0
     kappa: Weight = 1.0
     momentum: Fraction = 0.1

@@ -14,6 +14,8 @@ from securefl.study.config import Arm, parse
 NEEDED = {
     "adds": "fraction = 0.5",
     "stc": "fraction = 0.5",
+    "cs_fl": "fraction = 1.0",
+    "fedcor": "fraction = 0.5",
     "fltrust": "fraction = 1.0",
     "pfedme": "lamda = 2.0",
 }
@@ -41,8 +43,8 @@ def test_a_preset_is_its_keys_written_out(protocol: str, preset: str) -> None:
 
 
 def test_the_systems_that_differ_have_a_preset() -> None:
-    authors = {(name, "authors") for name in ("fedlog", "fedrep", "pfedme", "stc")}
-    assert authors | {("adds", "paper")} <= {*PRESETS}
+    authors = {"cs_fl", "fedcor", "feddbe", "fedlog", "fedrep", "pfedme", "stc"}
+    assert {(name, "authors") for name in authors} | {("adds", "paper")} <= {*PRESETS}
 
 
 def test_keys_of_the_arm_come_before_those_of_its_preset() -> None:
