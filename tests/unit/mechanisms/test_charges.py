@@ -11,7 +11,7 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 from support.every import every
 from support.hidden_plans import hidden, lawless
-from support.noises import own_sigma, reach, room
+from support.noises import noised, own_sigma, reach, room
 
 from securefl.accounting.composition import compose
 from securefl.accounting.events import EXPOSED, NO_COST, NON_PRIVATE, dump_charge, steps_event
@@ -139,6 +139,15 @@ def test_a_record_s_bound_does_not_hold_of_what_its_training_left() -> None:
     replacing = replace(allowed(PLAN), adjacency="replace-one")
     assert Protection(replacing, SUM).charge().server == GAUSS
     assert Protection(replacing, TRAINED).charge() == NON_PRIVATE
+
+
+def test_whether_a_plan_adds_noise_to_a_value() -> None:
+    assert noised(PLAN, SUM)
+    assert not noised(BARE, SUM)
+    assert not noised(PLAN, replace(SUM, sensitivity={}))
+    assert not noised(PLAN, replace(SUM, sensitivity={("record", "add-remove"): 0.0}))
+    assert noised(PLAN, replace(SUM, sensitivity={("record", "add-remove"): 1e-9}))
+    assert not noised(replace(PLAN, adjacency="replace-one"), replace(SUM, sensitivity=CLIENT))
 
 
 def test_events_of_a_run_are_those_of_its_rounds_and_introductions() -> None:
