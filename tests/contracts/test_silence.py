@@ -146,7 +146,7 @@ def test_training_that_fails_for_one_client_stops_no_other(speaking: set[int]) -
         patch.setattr(computing, "_question", lambda task, name: name)
         if speaking:
             values.train([(task, None)], speaking)
-            assert values._trained == {}
+            assert values._made == {}
         else:
             with pytest.raises(RuntimeError, match="beyond the embedding"):
                 values.train([(task, None)], speaking)
@@ -176,10 +176,8 @@ def test_a_wave_that_cannot_be_made_together_is_made_client_by_client() -> None:
     values: Any = object.__new__(Computing)
     own = Own()
     vars(values).update(
-        _of_waves={"number": own},
         _contributions={"number": own},
         _values={},
-        _trained={},
         _made={},
         _job=lambda task, *_: task.client,
         _noted=lambda task, name, value: value,
