@@ -109,7 +109,7 @@ class RemoteEngine:
         pinned = side.pinned
         nonce = secrets.token_bytes(32) if nonce is None else nonce
         request = Enter.of(side.plan, side.study, work, pinned, nonce, keys)
-        self._plan, self._record, self._contributions = side.plan, side.record, contributions
+        self._plan, self._record = side.plan, side.record
         self._clients = pinned.clients
         self.session = pinned.session(side.plan, nonce)
         names = [*pinned.clients, *({KEY_HOLDER} & set(pinned.members))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter as Counts
 from contextlib import closing
 from math import inf
 from pathlib import Path
@@ -129,25 +128,17 @@ def _wrong(folder: Path, content: plan_file.PlanFile) -> str:
 
 def _spent(path: Path, name: str, terms: Terms) -> dict[str, Any]:
     # The accountant takes seconds to load, and a party without a ledger does not need it.
-    from securefl.accounting.composition import running_epsilon
-    from securefl.accounting.events import History
+    from securefl.accounting.curve import against
     from securefl.accounting.statements import states_of
 
     counts = states_of(path, name)
-    spent = {party: Counts[Any]() for party in PARTIES}
-    for (_, charge), number in counts.items():
-        for party, event in charge.by_party().items():
-            spent[party][event] += number
     return {
         "terms": {
             **{name: getattr(terms, name) for name in ("unit", "adjacency", "delta")},
             "budget": plain(inf if terms.budget is None else terms.budget),
             "adversaries": list(terms.adversaries),
         },
-        "epsilon": {
-            party: plain(round(running_epsilon(History.of(own), terms.delta), 6))
-            for party, own in spent.items()
-        },
+        "epsilon": {party: plain(round(against(party, counts).epsilon(terms.delta), 6)) for party in PARTIES},
         "releases": {
             state: sum(number for (own, _), number in counts.items() if own == state)
             for state in ("committed", "reserved")

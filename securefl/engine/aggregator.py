@@ -134,24 +134,25 @@ class SecureAggregator:
         # An id of one of the other parties would have its place in the log.
         require_distinct((SERVER, KEY_HOLDER, *clients), "clients' ids")
         self._clients, self._numbers = clients, {holder: k for k, holder in enumerate(holders)}
-        for names in (holders, [function.spec.name for function in functions]):
+        specs = [function.spec for function in functions]
+        for names in (holders, [spec.name for spec in specs]):
             if twice := [name for name, count in Counter(names).items() if count > 1]:
                 raise ConfigError(f"Expected each name once, got {', '.join(twice)} again.")
         require_mechanism(plan)
         scheme = sums.scheme_of(plan)
-        for function in functions:
+        for spec in specs:
             # Checked before the ledger is opened, so that a value that can never be released writes no terms
             # into a file.
-            Protection(plan, function.spec).charge()
-            if scheme is not None and function.spec.reduction == "sum":
-                scheme.check(function.spec, function.spec.cohort or len(records))
+            Protection(plan, spec).charge()
+            if scheme is not None and spec.reduction == "sum":
+                scheme.check(spec, spec.cohort or len(records))
         scoring = linear.scheme_of(
             plan.scores,
             parameters=parameters,
-            asks=plan.max_rounds * max(1, sum(function.spec.reduction == "none" for function in functions)),
+            asks=plan.max_rounds * max(1, sum(spec.reduction == "none" for spec in specs)),
             clients=len(records),
         )
-        if loose := not_held(plan, [function.spec for function in functions]):
+        if loose := not_held(plan, specs):
             _log.warning("%s", loose)
         # A fresh nonce, because a continued ledger has releases under the keys of earlier sessions.
         self._session = plan.session([client_name(k) for k in range(len(records))], secrets.token_bytes(32))
@@ -165,7 +166,7 @@ class SecureAggregator:
                 clientwise = plan.unit == "client"
                 digest = digest_of_clients([own] for own in whole) if clientwise else digest_of_records(whole)
                 together = stack.enter_context(SharedLedger(shared, shared_terms(plan.terms()), digest))
-                allotted = allotment(plan, [function.spec for function in functions])
+                allotted = allotment(plan, specs)
             identity = "" if together is None else together.identity
             self.ledger = NamedLedger(ledger, plan.terms(), allotted=allotted, shared=identity)
             try:

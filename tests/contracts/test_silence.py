@@ -144,7 +144,7 @@ def test_training_that_fails_for_one_client_stops_no_other(speaking: set[int]) -
         patch.setattr(computing, "_question", lambda task, name: name)
         if speaking:
             values.train([(task, None)], speaking)
-            assert values._trained == {}
+            assert values._made == {}
         else:
             with pytest.raises(RuntimeError, match="beyond the embedding"):
                 values.train([(task, None)], speaking)

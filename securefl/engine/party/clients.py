@@ -36,9 +36,6 @@ from securefl.sums.registry import scheme_of
 from securefl.sums.scheme import Attempt
 from securefl.training.jobs import Trainer
 
-_REFUSED = object()
-"""Stands in place of the work of a client that abstains."""
-
 
 class ClientParty(Worker):
     """The clients on one machine: one client in a deployment, all clients in a simulation.
@@ -294,55 +291,54 @@ class ClientParty(Worker):
         orders = [order for _, order in needs]
         acts = [order for order in orders if isinstance(order, Begin | RecordAct)]
         # Keyed by identity, since two clients may have equal orders, and not every order can be hashed.
-        recorded = dict(zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True))
-        orders = self._with_one_total(self._in_counted_session(orders))
-        tasks = {id(order): found for order in orders if (found := self._task(order)) is not None}
-        contributions = self._contributing.contribute_many(list(tasks.values()))
-        done = recorded | {order: contributions[task.client] for order, task in tasks.items()}
-        return [
-            done[id(order)] if id(order) in done else None if order is _REFUSED else order.run()
+        done: dict[int, Any] = dict(
+            zip(map(id, acts), self._journal.record(acts) if acts else [], strict=True)
+        )
+        for refused in (self._uncounted, self._of_other_totals):
+            asked = [order for order in orders if isinstance(order, Contribute) and id(order) not in done]
+            done |= {id(order): None for order in refused([order for order in asked if order.order.sums])}
+        tasks = {
+            id(order): task
             for order in orders
-        ]
+            if id(order) not in done and (task := self._task(order)) is not None
+        }
+        contributions = self._contributing.contribute_many(list(tasks.values()))
+        done |= {order: contributions[task.client] for order, task in tasks.items()}
+        return [done[id(order)] if id(order) in done else order.run() for order in orders]
 
-    def _in_counted_session(self, orders: Sequence[Any]) -> list[Any]:
-        """The work, without orders for sums without noise in a session to which the owner did not agree.
+    def _uncounted(self, orders: Sequence[Contribute]) -> Sequence[Contribute]:
+        """Those for sums without noise, in a session to which the owner did not agree. Their clients abstain.
 
         The session is on record before anything is computed: a crash counts too much, and never too little.
         """
-        asking = [o for o in orders if isinstance(o, Contribute) and not self._bare.isdisjoint(o.order.sums)]
+        asking = [order for order in orders if not self._bare.isdisjoint(order.order.sums)]
         if not asking or not (why := self._count_session(asking[0].header.session)):
-            return list(orders)
+            return ()
         for order in asking:
             self.log.report(client_name(order.client), why, Reason.SESSION)
-        refused = set(map(id, asking))
-        return [_REFUSED if id(order) in refused else order for order in orders]
+        return asking
 
-    def _with_one_total(self, orders: Sequence[Any]) -> list[Any]:
-        """The work, without that of clients that get another n than the first n of this session.
+    def _of_other_totals(self, orders: Sequence[Contribute]) -> Sequence[Contribute]:
+        """Those with another n than the first n that the client got in this session. Their clients abstain.
 
         Under hidden sums only the server states n. If it could change, a large n in one round and a small n
         in another would weigh the same clients differently.
         """
-        weighed = [
-            order
-            for order in orders
-            if isinstance(order, Contribute) and order.order.sums and order.order.records
-        ]
+        weighed = [order for order in orders if order.order.records]
         if not weighed:
-            return list(orders)
+            return ()
         names = [client_name(order.client) for order in weighed]
         told = [order.order.records for order in weighed]
         pinned = self._journal.totals(names, weighed[0].header.session, told)
-        others = {id(order) for order, n in zip(weighed, pinned, strict=True) if order.order.records != n}
-        for order, n in zip(weighed, pinned, strict=True):
-            if id(order) in others:
-                self.log.report(
-                    client_name(order.client),
-                    f"Expected n = {n}, as it was told first in this session, got {order.order.records}: it "
-                    "abstains.",
-                    Reason.TOTAL,
-                )
-        return [_REFUSED if id(order) in others else order for order in orders]
+        others = [(order, n) for order, n in zip(weighed, pinned, strict=True) if order.order.records != n]
+        for order, n in others:
+            self.log.report(
+                client_name(order.client),
+                f"Expected n = {n}, as it was told first in this session, got {order.order.records}: it "
+                "abstains.",
+                Reason.TOTAL,
+            )
+        return [order for order, _ in others]
 
     def encode(self, outbox: Sequence[tuple[Header, Any]]) -> list[bytes]:
         """Encode these messages. The charges of their releases are committed first."""

@@ -12,10 +12,9 @@ import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from securefl.algorithm.clients import ClientContext, Contribution
@@ -23,7 +22,7 @@ from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import ClientState, Float32s, Value
 from securefl.core.abstaining import Abstains, Reason
 from securefl.core.agreement import Question
-from securefl.core.entropy import derived
+from securefl.core.entropy import derived, long_fingerprint
 from securefl.core.errors import DataError, SecureFLError
 from securefl.core.hiding import Conceal
 from securefl.core.keys import SecretKey
@@ -40,8 +39,6 @@ Streams = Callable[[int, int, int], np.random.Generator]
 """Gives a client's own stream, from the round, the client, and the number of the query within the round."""
 Wave = Sequence[tuple[Contribute, SecretKey | None]]
 """The tasks of many clients, each with its secret of noise and private training."""
-_PIECE: Final = 1 << 30
-"""The library tags at most 2^31 - 1 bytes at once."""
 
 
 def of_records(error: Exception) -> bool:
@@ -94,9 +91,10 @@ class Computing:
         self.kept: dict[int, ClientState] = dict(kept)
         self._news: dict[int, ClientState] = {}
         self._values: dict[tuple[int, Question], Value] = {}
-        self._trained: dict[tuple[int, Question], tuple[ClientContext, Callable[[], TrainingResult]]] = {}
-        self._seen: dict[int, tuple[bytes, ...]] = {}
-        self._gmac = AESGCM(os.urandom(32))
+        self._made: dict[tuple[int, Question], Callable[[], Value]] = {}
+        self._seen: dict[int, list[bytes]] = {}
+        # Nobody is shown it, not even the other parties of this process.
+        self._mark = SecretKey(os.urandom(32))
 
     def settle(self, answered: Container[int]) -> None:
         """End the current query: the new states of these clients count from here on."""
@@ -115,7 +113,7 @@ class Computing:
         """
         self._news = {}
         self._values = {}
-        self._trained = {}
+        self._made = {}
 
     def has_records(self, client: int) -> bool:
         """Whether a client has any record to train on."""
@@ -127,10 +125,10 @@ class Computing:
         A query with a hidden sum takes several waves. Its values must come from one set of records, since one
         charge was made for them.
         """
-        x, y = self._records[client]
         if not self._plan.hidden:  # one wave, in which every value is computed
             return
-        found = self._tags(x, y, *(() if self._held is None else self._held[client]))
+        parts = (*self._records[client], *(() if self._held is None else self._held[client]))
+        found = [long_fingerprint(self._mark, b"records", _bytes(part)) for part in parts]
         if self._seen.setdefault(client, found) != found:
             raise Abstains(
                 Reason.CHANGED,
@@ -138,27 +136,18 @@ class Computing:
                 "another round.",
             )
 
-    def _tags(self, *parts: NDArray[Any]) -> tuple[bytes, ...]:
-        """Tags of arrays under a key that nobody is shown, not even the other parties of this process.
-
-        AES-GMAC takes a tenth of SHA-256's time. Two arrays of n bytes have one tag with a probability of at
-        most n / 2^128.
-        """
-        flat = (np.ascontiguousarray(part).reshape(-1).view(np.uint8) for part in parts)
-        pieces = (part[at : at + _PIECE] for part in flat for at in range(0, part.size, _PIECE))
-        return tuple(self._gmac.encrypt(bytes(12), b"", piece.data) for piece in pieces)
-
     def count(self, client: int) -> int:
         """A client's number of records, as the plan lets other parties learn it."""
         held = 0 if self._held is None else len(self._held[client][0])
         return self._plan.count(len(self._records[client][0]) + held)
 
     def train(self, wave: Wave, speaking: Container[int] = ()) -> None:
-        """Run the local training behind these values, for all clients at once. `value` uses the result.
+        """Begin a wave: run the training behind its values, for all clients at once. `value` uses the result.
 
         speaking: clients that must answer. An error from their records stops neither their training nor that
             of the others.
         """
+        self._made = {}
         fits: dict[tuple[int, Question], tuple[ClientContext, TrainingJob]] = {}
         for task, secret in wave:
             try:
@@ -177,30 +166,31 @@ class Computing:
         except Exception as error:
             if not of_records(error) or not any(client in speaking for client, _ in fits):
                 raise
-            # Values are made one after the other, which shows whose records failed.
-            self._trained = {}
-            return
+            return  # Values are made one after the other, which shows whose records failed.
         # Each result is read when its value is made, so that it is still in the cache for what follows.
-        self._trained = {
-            place: (context, partial(came.__getitem__, number))
+        self._made = {
+            place: partial(self._trained, place[1].name, context, came, number)
             for number, (place, (context, _)) in enumerate(fits.items())
         }
+
+    def _trained(
+        self, name: str, context: ClientContext, came: Sequence[TrainingResult], number: int
+    ) -> Value:
+        """The value that follows from one of these results of training."""
+        return self._fits[name].value(context, came[number])
 
     def value(self, task: Contribute, name: str, secret: SecretKey | None) -> Value:
         """The client's value, computed once for an order and used in all its stages and attempts."""
         place = (task.client, _question(task, name))
         if place in self._values:
             return self._values[place]
-        if place in self._trained:
-            context, trained = self._trained.pop(place)
-            value = self._fits[name].value(context, trained())
-        else:
-            value = self._contributions[name].compute(self._job(task, name, secret))
-        return self._noted(task, name, value)
+        if (made := self._made.pop(place, None)) is not None:
+            return self._noted(task, name, made())
+        return self._noted(task, name, self._contributions[name].compute(self._job(task, name, secret)))
 
     def blank(self, task: Contribute, name: str, secret: SecretKey | None) -> Value:
         """The value of a client without records, sent if the client's own could not be computed."""
-        self._trained.pop((task.client, _question(task, name)), None)
+        self._made.pop((task.client, _question(task, name)), None)
         return self._noted(task, name, nothing(self._contributions[name], self._job(task, name, secret)))
 
     def _noted(self, task: Contribute, name: str, value: Value) -> Value:
@@ -309,6 +299,10 @@ def nothing(contribution: Contribution, context: ClientContext) -> Value:
     held = None if context.held is None else (context.held[0][:0], context.held[1][:0])
     empty = replace(context, x=context.x[:0], y=context.y[:0], held=held)
     return contribution.nothing(empty) if isinstance(contribution, OfNothing) else contribution.compute(empty)
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _question(task: Contribute, name: str) -> Question:

@@ -32,6 +32,7 @@ from securefl.accounting.ledger import Ledger
 from securefl.algorithm.clients import ClientFunction
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import CohortQuery, PerClient, Sum, Value, ValueSpec
+from securefl.core.abstaining import Reason
 from securefl.core.acts import RecordAct
 from securefl.core.agreement import Directory, Identity
 from securefl.core.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -132,6 +133,16 @@ def test_a_server_of_another_plan_gets_nothing(plan: Plan, other: Plan) -> None:
     assert answers.survivors == ()
     assert ledger.rows() == []
     assert SERVER in {*log.traffic.rejected_from, *log.abstained}
+
+
+def test_in_a_session_to_which_its_owner_did_not_agree_a_client_computes_and_pays_nothing() -> None:
+    whole, ledger = engine(MASKED)
+    (party,) = whole._clients
+    party._count_session = lambda session: "Its owner agreed to no further session."
+    answers, log = whole.query(ASK, PLACE)
+    assert answers.survivors == ()
+    assert ledger.rows() == []
+    assert [*log.reasons.values()] == [Reason.SESSION] * CLIENTS
 
 
 def test_a_broadcast_beyond_the_partys_own_bound_is_refused_before_it_comes() -> None:
