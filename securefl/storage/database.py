@@ -72,6 +72,10 @@ def _write_ahead(db: sqlite3.Connection) -> None:
 
 IN_MEMORY = ":memory:"
 Value = bytes | str | int | None
+_LONG: Final = 2**16
+"""In bytes. A longer part is hashed where it is. Shorter ones are joined: a call for each takes longer."""
+_WORD: Final = 64
+"""The longest text, in characters, whose bytes in a seal are kept for the next seal with it."""
 _ROOM = 2**16
 """In bytes. If a disk has less free space, an input/output error means a full disk."""
 _FULL = {
@@ -128,9 +132,28 @@ class Damaged(Exception):
 
 def seal(*parts: Value) -> bytes:
     """SHA-256 over typed parts with their lengths: no two lists of parts have the same bytes."""
-    # Bytes may be secrets, of which no copy is kept.
-    typed = [_typed(part) if isinstance(part, bytes) else _known(part) for part in parts]
-    return hashlib.sha256(b"".join(typed)).digest()
+    pieces: list[bytes] = []
+    digest = hashlib.sha256()
+    for part in parts:
+        kind = type(part)
+        if kind is bytes:
+            pieces += (_bytes_of(len(part)), part)  # type: ignore[arg-type]  # bytes
+        elif kind is int or (kind is str and len(part) <= _WORD):  # type: ignore[arg-type]  # a str
+            pieces.append(_word(part))
+            continue
+        else:
+            pieces.append(_typed(part))
+        if len(pieces[-1]) > _LONG:
+            for piece in pieces:
+                digest.update(piece)
+            pieces = []
+    digest.update(b"".join(pieces))
+    return digest.digest()
+
+
+@lru_cache(maxsize=1024)
+def _bytes_of(length: int) -> bytes:
+    return b"bytes%d:" % length
 
 
 def _typed(part: Value) -> bytes:
@@ -139,8 +162,9 @@ def _typed(part: Value) -> bytes:
     return b"%b%d:%b" % (type(part).__name__.encode(), len(raw), raw)
 
 
-# Cached: the rows of a round hold the same names and numbers again and again. By type, as 1 equals True.
-_known = lru_cache(maxsize=4096, typed=True)(_typed)
+# Cached: the rows of a round hold the same names and numbers again and again. Only whole numbers and short
+# texts: other values can be equal and have other bytes, as True and 1.
+_word = lru_cache(maxsize=4096)(_typed)
 
 
 def check(sealed: object, *parts: Value) -> None:
