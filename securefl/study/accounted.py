@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,8 +148,6 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
 
     Raises the errors of `reserve`, before anything was trained or released.
     """
-    if study.privacy.ledger is None:
-        return
     wants, plan, marks = [], None, Digests()
     for arm, world, home in pairs:
         made = composition(study, arm, world)
@@ -168,8 +166,6 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
 
 def require_room(study: Study, world: World, made: Mapping[str, tuple[Algorithm, Plan]]) -> None:
     """Raises the errors of `reserve` for a study none of whose runs began. Only reads."""
-    if study.privacy.ledger is None:
-        return
     held = stored_runs(study, world.marks, made[study.arms[0].name][1])
     if held is not None and (refused := held.refusal(foreseen(study, made))) is not None:
         raise refused
@@ -180,19 +176,14 @@ def foreseen(study: Study, made: Mapping[str, tuple[Algorithm, Plan]]) -> list[A
 
     made: the arms' algorithms and plans, by name. All seeds of an arm are assumed to have the same plan.
     """
-    return [
-        allotted(study, arm, seed, made[arm.name], f"{arm.name} {seed}")
-        for arm in study.arms
-        for seed in study.study.seeds
-    ]
+    return [allotted(study, arm, seed, made[arm.name], f"{arm.name} {seed}") for arm, seed in study.pairs]
 
 
 def begun(study: Study, folder: Path) -> dict[str, str]:
     """The identities of the runs in a run folder that have a ledger, by the names that `foreseen` gives."""
     return {
         f"{arm.name} {seed}": identity_of(path)
-        for arm in study.arms
-        for seed in study.study.seeds
+        for arm, seed in study.pairs
         if (path := arm_folder(folder, arm, seed) / LEDGER).is_file()
     }
 
@@ -236,8 +227,7 @@ def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
     """The charges that the study would add to its shared ledger, in sentences and as a value for scripts."""
     if study.privacy.ledger is None:
         return [ALONE], {"ledger": None}
-    alone = replace(study, privacy=replace(study.privacy, ledger=None))
-    made = compositions(alone, world)
+    made = compositions(study, world)
     plan = made[study.arms[0].name][1]
     held = stored_runs(study, world.marks, plan)
     assert held is not None
@@ -246,9 +236,8 @@ def forecast(study: Study, world: World) -> tuple[list[str], dict[str, Any]]:
     parties = plan.adversaries
     before = {party: held.epsilon(party) for party in parties}
     after = {party: held.epsilon(party, wants) for party in parties}
-    count = len(held.entries)
     lines = [
-        f"The ledger {study.privacy.ledger} holds {counted(count, 'run')} over these records. "
+        f"The ledger {study.privacy.ledger} holds {counted(len(held.entries), 'run')} over these records. "
         f"This study adds {len(wants)}, of a budget of {held.budget:g}:",
         *(
             f"  {party:11} ε {brief(before[party]):>6} before, {brief(after[party])} with it"

@@ -325,6 +325,11 @@ class Study:
         """Whether it protects clients that it makes itself, by dealing records to them: no people's own."""
         return self.privacy.unit == "client" and self.data.partition.kind != "natural"
 
+    @property
+    def pairs(self) -> list[tuple[Arm, int]]:
+        """Each arm under each seed, seed by seed."""
+        return [(arm, seed) for seed in self.study.seeds for arm in self.arms]
+
     def arm_of(self, name: str | None) -> Arm:
         """The arm of this name, in which capitals and signs do not count; for None the only arm.
 

@@ -313,7 +313,7 @@ def _rehearsed(study: Study, arm: Arm, world: World, sent: Sequence[ValueSpec]) 
 
 def lanes(study: Study) -> int:
     """The number of pairs of arm and seed that run side by side."""
-    return study.runtime.lanes(len(study.arms) * len(study.study.seeds))
+    return study.runtime.lanes(len(study.pairs))
 
 
 def total_seconds(study: Study, forecasts: Sequence[Forecast]) -> float:

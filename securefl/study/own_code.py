@@ -275,25 +275,30 @@ def _called(thing: Any, study: Study, seed: int, name: str, place: CodePlace | N
 
 
 def _marks_of(study: Study, made: Prepared, name: str, place: CodePlace | None) -> Digests:
-    bound, notes = {"data": made.digest}, list(made.notes)
-    words = {"data": name}
+    notes = list(made.notes)
     # The digest tells neighbouring data sets apart at any noise, so it is not for publication.
     private = {"data": f"SHA-256 {made.digest[:12]}"}
-    if place is not None:
-        bound["data_code"], words["code of the data"] = place.sha256, str(place)
     if not made.split.train.fitted and place is not None:
         notes.append(
             f"{name} may compute statistics over all records, which no epsilon covers. If it does, have it "
             "declare them by `Dataset(fitted=...)`."
         )
     server = ("The records of the test part are the server's: no epsilon covers them.",)
-    return Digests(
-        bound=bound,
-        words=words,
+    found = Digests(
+        bound={"data": made.digest},
+        words={"data": name},
         private=private,
         notes=tuple(notes),
         outside=server if made.parted and study.claims else (),
     )
+    return found | _marks_of_code("data", place)
+
+
+def _marks_of_code(what: str, place: CodePlace | None) -> Digests:
+    """The marks of a person's own code that makes this part of a study, if any does."""
+    if place is None:
+        return Digests()
+    return Digests(bound={f"{what}_code": place.sha256}, words={f"code of the {what}": str(place)})
 
 
 def declared_loss(study: Study, train: Dataset) -> tuple[DeclaredLoss | None, Digests]:
@@ -314,9 +319,7 @@ def declared_loss(study: Study, train: Dataset) -> tuple[DeclaredLoss | None, Di
     function = load_code(place)
     if not callable(function):
         raise ConfigError(f"[loss] Expected {place.name} to be a function, got {type(function).__name__}.")
-    return DeclaredLoss(of=of, function=function), Digests(
-        bound={"loss_code": place.sha256}, words={"code of the loss": str(place)}
-    )
+    return DeclaredLoss(of=of, function=function), _marks_of_code("loss", place)
 
 
 def _tried(study: Study, model: Architecture, train: Dataset, outputs: int, loss: DeclaredLoss | None) -> str:
@@ -516,10 +519,9 @@ def _require_private(
 def _model_marks(model: OwnModel, train: Dataset, outputs: int, seed: int) -> Digests:
     module = model.build(train.shape, outputs, seed)
     digest = digest_of(module)
-    if (place := model.place) is not None:
+    if model.place is not None:
         # The model's digest too: the model may depend on modules that the named file imports.
-        bound = {"model_code": place.sha256, "model": digest}
-        return Digests(bound=bound, words={"code of the model": str(place)})
+        return _marks_of_code("model", model.place) | Digests(bound={"model": digest})
     # A factory may look its classes up by a computed name.
     kinds = sorted({type(part) for part in module.modules()}, key=lambda kind: kind.__qualname__)
     bound = {"model_code": code_digest(model.factory, *kinds), "model": digest}
@@ -571,7 +573,7 @@ def featured(study: Study, records: Sequence[Records], test: Dataset, tell: Told
     return Featured(
         records=made,
         test=tested,
-        marks=_marks(network, place, test.name),
+        marks=_features(network.name, network.about, test.name) | _marks_of_code("features", place),
         network=Features(word=study.data.features, name=network.name, about=network.about),
     )
 
@@ -585,10 +587,3 @@ def _network(study: Study) -> tuple[Network, CodePlace | None]:
             "which reads text. Compute a file of them with: securefl features TABLE --text COLUMN"
         )
     return network, place
-
-
-def _marks(network: Network, place: CodePlace | None, source: str) -> Digests:
-    marks = _features(network.name, network.about, source)
-    if place is None:
-        return marks
-    return marks | Digests(bound={"features_code": place.sha256}, words={"code of the features": str(place)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,11 +108,11 @@ def calling(callbacks: Sequence[Callback], rounds: int) -> Tell:
 def told(study: Study, folder: Path, tell: Tell, fresh: Tell | None) -> Tell:
     """A function that calls `tell` once for every round. For rounds that are not on record in the folder when
     this is called, it also calls `fresh` and writes to the log."""
-    pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
     begun = {
-        (arm.name, seed): rounds_in(checkpoint_file(arm_folder(folder, arm, seed))) for arm, seed in pairs
+        (arm.name, seed): rounds_in(checkpoint_file(arm_folder(folder, arm, seed)))
+        for arm, seed in study.pairs
     }
-    followed = {(arm.name, seed): Followed() for arm, seed in pairs}
+    followed = defaultdict[tuple[str, int], Followed](Followed)
     heard: set[tuple[str, int, int]] = set()
 
     def telling(arm: Arm, seed: int, record: Mapping[str, Any]) -> None:
@@ -123,8 +124,7 @@ def told(study: Study, folder: Path, tell: Tell, fresh: Tell | None) -> Tell:
         presence = followed[arm.name, seed].presence(record)
         if record["round"] > begun[arm.name, seed]:
             _note(study, arm, seed, record)
-            if presence is not None:
-                _log.info("%s, seed %d, %s", arm.name, seed, presence.line())
+            _log.info("%s, seed %d, %s", arm.name, seed, presence.line())
             if fresh is not None:
                 fresh(arm, seed, record)
 

@@ -57,67 +57,57 @@ def figures(
     study: Study,
     results: Results,
     claimed: Mapping[str, Curve] | None = None,
-) -> list[Picture]:
+) -> Iterator[Picture]:
     """The pictures of these results, the most important one first. Those that are published have one.
 
     claimed: of `claimed_curves`.
     """
     of_arm = looks(arm.name for arm in study.arms)
     measure, kinds = MEASURES[results.kind], _tested(results)
-    made = []
     if kinds:
-        made.append(
-            Picture(
-                name="accuracy",
-                title="Accuracy",
-                caption=f"Accuracy after each round, {_whose(kinds)}. It is {measure.words}.",
-                note=TESTED if kinds != {PERSONAL} else "",
-                draw=lambda: plots.accuracy(
-                    results.metrics,
-                    target=study.study.target,
-                    looks=of_arm,
-                    label=measure.axis,
-                    least=measure.least,
-                ),
-            )
+        yield Picture(
+            name="accuracy",
+            title="Accuracy",
+            caption=f"Accuracy after each round, {_whose(kinds)}. It is {measure.words}.",
+            note=TESTED if kinds != {PERSONAL} else "",
+            draw=lambda: plots.accuracy(
+                results.metrics,
+                target=study.study.target,
+                looks=of_arm,
+                label=measure.axis,
+                least=measure.least,
+            ),
         )
     if claimed:
-        made.append(
-            Picture(
-                name="curves",
-                title="Privacy curves",
-                caption="Delta at every epsilon, and below it how often the best test for one "
-                f"{study.privacy.unit} misses at each rate of false alarms, after all releases that the plan "
-                "allows. Curves that are infinite or 0 are left out.",
-                draw=lambda: privacy_plots.curves(claimed),
-            )
+        yield Picture(
+            name="curves",
+            title="Privacy curves",
+            caption="Delta at every epsilon, and below it how often the best test for one "
+            f"{study.privacy.unit} misses at each rate of false alarms, after all releases that the plan "
+            "allows. Curves that are infinite or 0 are left out.",
+            draw=lambda: privacy_plots.curves(claimed),
         )
     if BOUND in results.metrics:
-        made.append(
-            Picture(
-                name="bounds",
-                title="Bounds that adapt",
-                caption="The bound of updates after each round. It follows a quantile of their norms.",
-                draw=lambda: plots.bounds(results.metrics, looks=of_arm, column=BOUND),
-            )
+        yield Picture(
+            name="bounds",
+            title="Bounds that adapt",
+            caption="The bound of updates after each round. It follows a quantile of their norms.",
+            draw=lambda: plots.bounds(results.metrics, looks=of_arm, column=BOUND),
         )
     if results.participation.empty:
-        return made
+        return
     if parties := privacy_plots.finite_parties(results.metrics):
-        made.append(_epsilons(study, results.metrics, parties, of_arm))
-    made += _of_clients(results, study.study.seeds[0])
-    made.append(
-        Picture(
-            name="cost",
-            title="Bytes and time",
-            caption="The accuracy against bytes, both directions, and against modelled seconds; it is the "
-            f"accuracy {_whose(kinds)}.",
-            draw=lambda: plots.bytes_and_time(results.metrics, looks=of_arm, label=measure.axis),
-        )
+        yield _epsilons(study, results.metrics, parties, of_arm)
+    yield from _of_clients(results, study.study.seeds[0])
+    yield Picture(
+        name="cost",
+        title="Bytes and time",
+        caption="The accuracy against bytes, both directions, and against modelled seconds; it is the "
+        f"accuracy {_whose(kinds)}.",
+        draw=lambda: plots.bytes_and_time(results.metrics, looks=of_arm, label=measure.axis),
     )
     if len(results.confusion):
-        made += _of_measures(results, of_arm)
-    return made
+        yield from _of_measures(results, of_arm)
 
 
 def _epsilons(
@@ -135,29 +125,25 @@ def _epsilons(
     )
 
 
-def _of_clients(results: Results, seed: int) -> list[Picture]:
+def _of_clients(results: Results, seed: int) -> Iterator[Picture]:
     """The pictures that show every client, of the first seed."""
     participation, figures = (
         frame[frame["seed"] == seed] for frame in (results.participation, results.figures)
     )
-    made = [
-        Picture(
-            name="participation",
-            title="Participation by data quality",
-            caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
-            draw=lambda: client_plots.participation(participation),
-        )
-    ]
+    yield Picture(
+        name="participation",
+        title="Participation by data quality",
+        caption="In how many rounds each client took part (as FedProf, Fig. 6); the first seed.",
+        draw=lambda: client_plots.participation(participation),
+    )
     divergence = figures[figures["figure"] == "divergence"].rename(columns={"value": "divergence"})
-    if "divergence" in set(results.figures["figure"]):
-        made.append(
-            Picture(
-                name="divergence",
-                title="Divergence of the clients' profiles",
-                caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
-                "the first seed.",
-                draw=lambda: client_plots.divergence(divergence),
-            )
+    if len(divergence):
+        yield Picture(
+            name="divergence",
+            title="Divergence of the clients' profiles",
+            caption="Each client's newest divergence from the server's profile (as FedProf, Fig. 7); "
+            "the first seed.",
+            draw=lambda: client_plots.divergence(divergence),
         )
     # Each client's newest embedding in two dimensions.
     own = figures[figures["figure"].isin(["embedding_1", "embedding_2"])]
@@ -165,37 +151,32 @@ def _of_clients(results: Results, seed: int) -> list[Picture]:
     newest = newest.rename(columns={"embedding_1": "first", "embedding_2": "second"}).reset_index()
     places = newest.merge(participation[["arm", "client", "label"]], on=["arm", "client"])
     if len(places):
-        made.append(
-            Picture(
-                name="embedding",
-                title="Embeddings of the clients",
-                caption="The selection's embedding of each client, after the last round (as FedCor, Fig. 7); "
-                "the losses of clients that are near each other change together. The first seed.",
-                draw=lambda: client_plots.embedding(places),
-            )
+        yield Picture(
+            name="embedding",
+            title="Embeddings of the clients",
+            caption="The selection's embedding of each client, after the last round (as FedCor, Fig. 7); "
+            "the losses of clients that are near each other change together. The first seed.",
+            draw=lambda: client_plots.embedding(places),
         )
-    return made
 
 
-def _of_measures(results: Results, of_arm: Mapping[str, Look]) -> list[Picture]:
+def _of_measures(results: Results, of_arm: Mapping[str, Look]) -> Iterator[Picture]:
     """The pictures of classifiers beside their accuracy."""
     whose = observers(results)
-    return [
-        Picture(
-            name="calibration",
-            title="Calibration",
-            caption="The share of right classes against the probability that the model gave them, in ten "
-            f"bins, after the last round. {whose}",
-            draw=lambda: measure_plots.calibration(results.reliability, looks=of_arm),
-        ),
-        Picture(
-            name="confusion",
-            title="Confusion",
-            caption="The share of each class's test records by predicted class, after the last round, over "
-            f"all seeds: the darker, the larger. {whose}",
-            draw=lambda: measure_plots.confusion(results.confusion),
-        ),
-    ]
+    yield Picture(
+        name="calibration",
+        title="Calibration",
+        caption="The share of right classes against the probability that the model gave them, in ten "
+        f"bins, after the last round. {whose}",
+        draw=lambda: measure_plots.calibration(results.reliability, looks=of_arm),
+    )
+    yield Picture(
+        name="confusion",
+        title="Confusion",
+        caption="The share of each class's test records by predicted class, after the last round, over "
+        f"all seeds: the darker, the larger. {whose}",
+        draw=lambda: measure_plots.confusion(results.confusion),
+    )
 
 
 def _means(measures: pd.DataFrame) -> list[dict[Hashable, Any]]:

@@ -118,7 +118,6 @@ def extended(study: Study, folder: Path, rounds: int) -> Study:
     Raises ConfigError, before anything is written, unless the run is finished and no sweep's, its last round
     is as the others, and its noise and budget allow more rounds.
     """
-    require_own(folder, study)
     study = taken_on(study, folder)
     before = study.study.rounds
     if not (folder / CONFIG).exists() or _unfinished(study, folder):
@@ -239,7 +238,7 @@ def _played(
         arm, seed = pair
         return run_arm(own, arm, here(seed), folder, tell, stop=stop, backend=backend, reserved=reserved)
 
-    pairs = [(arm, seed) for seed in study.study.seeds for arm in study.arms]
+    pairs = study.pairs
     left = _unfinished(study, folder)
     lanes = study.runtime.lanes(len(left))
     # A forked process cannot use its parent's GPU.
@@ -257,15 +256,14 @@ def _played(
         pairs.sort(key=lambda pair: pair not in failed)
     # Rounds that ran in lanes are only read here.
     runs = {(arm.name, seed): play(study, (arm, seed), partial(tell, arm, seed), stop) for arm, seed in pairs}
-    return [runs[arm.name, seed] for seed in study.study.seeds for arm in study.arms]
+    return [runs[arm.name, seed] for arm, seed in study.pairs]
 
 
 def _unfinished(study: Study, folder: Path) -> list[tuple[Arm, int]]:
     """The arms and seeds that have rounds left in the folder."""
     return [
         (arm, seed)
-        for seed in study.study.seeds
-        for arm in study.arms
+        for arm, seed in study.pairs
         if results.finished_rounds(folder, arm, seed) < study.study.rounds
     ]
 

@@ -39,8 +39,7 @@ class Bars(BarGroup):
         self._show("cells", done, self._count, figures="")
 
     def begun(self, cell: Cell, place: int) -> None:
-        study = cell.study
-        total = len(study.arms) * len(study.study.seeds) * study.study.rounds
+        total = len(cell.study.pairs) * cell.study.study.rounds
         self._show(f"worker {place + 1}", 0, total, figures=cell.name)
 
     def round(self, place: int, done: int) -> None:

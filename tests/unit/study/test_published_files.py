@@ -42,7 +42,7 @@ def blank_pictures() -> Iterator[None]:
     made = run_report.figures
 
     def figures(of: Study, found: Results, *more: Any) -> list[Picture]:
-        drawn = made(of, found, *more)
+        drawn = [*made(of, found, *more)]
         blank = [replace(own, draw=lambda: Figure(figsize=(0.5, 0.5))) for own in drawn]
         return blank if len(found.participation) else drawn
 
