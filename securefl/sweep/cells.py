@@ -146,8 +146,7 @@ class Sweep:
 
     keys: the swept keys, in the order of the file. panels: those keys whose values have panels of their own.
     text: the TOML that it was read from. file: its file's name in errors; empty for a text without a file.
-    own_folder: `home` of its studies. namer: of their code. choice: the trials of a private selection, None
-    to run all cells.
+    choice: the trials of a private selection, None to run all cells.
     """
 
     name: str
@@ -155,8 +154,6 @@ class Sweep:
     cells: tuple[Cell, ...]
     text: str
     file: str = ""
-    own_folder: Path | None = None
-    namer: Namer = CALLER
     panels: tuple[str, ...] = ()
     choice: Trials | None = None
 
@@ -205,8 +202,6 @@ def parse_sweep(
         choice=section.choice,
         cells=tuple(cells.values()),
         text=text,
-        own_folder=home,
-        namer=namer,
     )
 
 
@@ -234,7 +229,7 @@ def claim(out: Path, sweep: Sweep) -> None:
     """Claim a folder for this sweep. Raises ConfigError if the folder is another sweep's."""
     require_own(out, sweep)
     note_format(folder_at(out), SWEEP)
-    note_home(out, sweep.own_folder)
+    note_home(out, sweep.cells[0].study.home)
     note_brought(out, sweep.cells[0].study.brought)
     if not (out / CONFIG).exists():
         if code := _code(sweep):

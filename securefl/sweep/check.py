@@ -132,26 +132,31 @@ def require_room(checked: Sequence[Checked], begun: Callable[[Cell], Mapping[str
     Raises ConfigError if two cells would charge one ledger for different records or clients.
     begun: gives the identity of the ledger of each run of a cell that has begun, by the names of `foreseen`.
     """
-    ledgers: dict[Path, tuple[SharedRuns, list[Allotment]]] = {}
-    first: dict[Path, Checked] = {}
-    for own in checked:
-        path = ledger_of(own.cell.study)
-        if path is None or own.held is None:
-            continue
-        if (one := first.setdefault(path, own)).records != own.records:
-            unit = own.cell.study.privacy.unit
-            raise ConfigError(
-                f"Expected the same {unit}s in all cells with one `ledger`, got others in {one.cell.name} "
-                f"and {own.cell.name}. Leave what changes them out of the grid."
-            )
-        known = begun(own.cell)
-        wants = ledgers.setdefault(path, (own.held, []))[1]
-        wants += [
-            replace(want, run=known.get(want.run, f"{own.cell.folder} {want.run}")) for want in own.allotted
-        ]
-    for path, (held, wants) in ledgers.items():
+    for path, (held, cells) in _by_ledger(checked).items():
+        wants: list[Allotment] = []
+        for own in cells:
+            if own.records != cells[0].records:
+                unit = own.cell.study.privacy.unit
+                raise ConfigError(
+                    f"Expected the same {unit}s in all cells with one `ledger`, got others in "
+                    f"{cells[0].cell.name} and {own.cell.name}. Leave what changes them out of the grid."
+                )
+            known = begun(own.cell)
+            wants += [
+                replace(want, run=known.get(want.run, f"{own.cell.folder} {want.run}"))
+                for want in own.allotted
+            ]
         if (refused := held.refusal(wants)) is not None:
             raise BudgetExceeded(f"{path}: {refused}")
+
+
+def _by_ledger(checked: Sequence[Checked]) -> dict[Path | None, tuple[SharedRuns, list[Checked]]]:
+    """The present contents of each shared ledger, and the cells that name it."""
+    found: dict[Path | None, tuple[SharedRuns, list[Checked]]] = {}
+    for own in checked:
+        if own.held is not None:
+            found.setdefault(ledger_of(own.cell.study), (own.held, []))[1].append(own)
+    return found
 
 
 def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
@@ -179,17 +184,13 @@ def lines(sweep: Sweep, checked: Sequence[Checked]) -> Iterator[str]:
 
 def _shared(checked: Sequence[Checked]) -> Iterator[str]:
     """A sentence for each shared ledger: its present epsilon, and the runs that these cells would add."""
-    ledgers: dict[str, tuple[SharedRuns, int]] = {}
-    for own in checked:
-        if own.held is not None:
-            path = str(own.cell.study.privacy.ledger)
-            held, count = ledgers.get(path, (own.held, 0))
-            ledgers[path] = held, count + len(own.allotted)
-    for path, (held, count) in ledgers.items():
+    for held, cells in _by_ledger(checked).values():
         spent = _against({party: held.epsilon(party) for party in held.terms.adversaries})
-        stored, more = counted(len(held.entries), "run"), counted(count, "run")
+        stored = counted(len(held.entries), "run")
+        more = counted(sum(len(own.allotted) for own in cells), "run")
+        named = cells[0].cell.study.privacy.ledger
         yield (
-            f"The ledger {path} holds {stored} over these records: ε {spent}, of a budget of "
+            f"The ledger {named} holds {stored} over these records: ε {spent}, of a budget of "
             f"{held.budget:g}. These cells are {more}; those that are in the ledger cost nothing more."
         )
 

@@ -200,8 +200,9 @@ def _published(sweep: Sweep, out: Path, number: int, accounting: Choice) -> Path
         folder_at(folder, mode=0o700)  # until it has the modes of what is copied
         shutil.copytree(_home(out, number), folder, dirs_exist_ok=True)
         accounting.write(folder)
-    note_home(folder, sweep.own_folder)
-    reopen(folder, brought=sweep.cells[0].study.brought, run_code=True, trusted=sweep.namer.trusted)
+    study = sweep.cells[0].study
+    note_home(folder, study.home)
+    reopen(folder, brought=study.brought, run_code=True, trusted=study.namer.trusted)
     began = (out / CONFIG).stat().st_mtime_ns
     for path in (*folder.rglob("*"), folder, out):
         os.utime(path, ns=(began, began))

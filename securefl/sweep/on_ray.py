@@ -51,30 +51,20 @@ Files = Mapping[str, bytes]
 """The files of a folder, by their relative paths."""
 
 
-def run_on_ray(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> dict[str, str]:
+def run_on_ray(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> None:
     """Run every unfinished cell on a Ray cluster: that of RAY_ADDRESS, or one of this machine for the call.
 
     Args:
         sweep: the sweep, without a `choice`.
         out: its folder, which the caller has locked and claimed.
-        watch: told of the end of each cell.
+        watch: told of the end of each cell, with its error if it failed, which stops no other cell.
         stop: a request to it ends all tasks at once. Finished cells are kept.
-
-    Returns:
-        The errors of the cells that failed, by name. They stop no other cell.
 
     Raises:
         ConfigError: ray is not installed, or the cluster cannot be reached.
         Interrupted: a request to stop came.
         WorkerDied: the cluster has no processor left. Finished cells are kept.
     """
-    failed: dict[str, str] = {}
-
-    def ended(cell: Cell, error: str | None) -> None:
-        if error is not None:
-            failed[cell.name] = error
-        watch.ended(cell, 0, error)
-
     with _connected() as ray, ExitStack() as locks:
         task, stamp = ray.remote(num_cpus=1, max_retries=_RETRIES)(_task), _stamp()
         running: dict[Any, Cell] = {}
@@ -89,7 +79,7 @@ def run_on_ray(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> dict[str
                 note_home(folder, study.home)
                 running[task.remote(study.text, place_of(study), packed(folder), stamp)] = cell
             except SecureFLError as error:
-                ended(cell, str(error))
+                watch.ended(cell, 0, str(error))
         while running:
             try:
                 ready, _ = ray.wait(list(running), timeout=_BEAT)
@@ -104,8 +94,7 @@ def run_on_ray(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> dict[str
                 )
             for task_of in ready:
                 cell = running.pop(task_of)
-                ended(cell, _taken(ray, task_of, sweep.home(out, cell)))
-    return failed
+                watch.ended(cell, 0, _taken(ray, task_of, sweep.home(out, cell)))
 
 
 def _taken(ray: Any, task: Any, folder: Path) -> str | None:

@@ -41,7 +41,10 @@ Facts = Sequence[tuple[Cell, Mapping[str, Any]]]
 
 
 class Watch(Protocol):
-    """An object that is notified of a sweep's progress. place: the worker's number, from 0."""
+    """An object that is notified of a sweep's progress.
+
+    place: the worker's number, from 0. error: why the cell failed, or None.
+    """
 
     def begun(self, cell: Cell, place: int) -> None: ...
 
@@ -103,8 +106,8 @@ def run_cells(
     workers: int,
     watch: Watch,
     stop: Interruption | None = None,
-) -> Mapping[str, str]:
-    """Run every unfinished cell. Returns the errors of failed cells, by name.
+) -> None:
+    """Run every unfinished cell.
 
     After a first request to `stop` every worker finishes its round, and Interrupted is raised. Any other
     interruption ends the workers at once. The next call resumes each cell after its last finished round.
@@ -113,8 +116,8 @@ def run_cells(
     stop = stop or Interruption()
     waiting = deque(cell for cell in sweep.cells if not finished(sweep.home(out, cell)))
     if not waiting:
-        return {}
-    places, running, failed = deque(range(min(workers, len(waiting)))), dict[int, Cell](), dict[str, str]()
+        return
+    places, running = deque(range(min(workers, len(waiting)))), dict[int, Cell]()
     # Every round is durable, so workers can be killed at any point.
     with stop.finishing("this round"), Supervisor[int]("spawn") as crew:
         while running or (waiting and not stop.asked):
@@ -143,12 +146,9 @@ def run_cells(
                     # The worker's place is not freed: a stop was asked for, so no new cell begins.
                     waiting.append(cell)
                     continue
-                if (error := news["error"]) is not None:
-                    failed[cell.name] = error
                 places.append(place)
-                watch.ended(cell, place, error)
+                watch.ended(cell, place, news["error"])
     stop.check()
-    return failed
 
 
 def _started(crew: Supervisor[int], place: int) -> bool:

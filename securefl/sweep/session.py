@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 class Bars(BarGroup):
     """A context with a bar for the sweep and one for each worker.
 
-    If no bar can be drawn, it prints a line for each finished cell.
+    If no bar can be drawn, it prints a line for each finished cell. failed: the errors of failed cells, by
+    name.
     """
 
     def __init__(self, sweep: Sweep, done: int, console: Console) -> None:
         super().__init__(console, "figures")
         self._count, self._done = len(sweep.cells), done
+        self.failed: dict[str, str] = {}
         self._show("cells", done, self._count, figures="")
 
     def begun(self, cell: Cell, place: int) -> None:
@@ -48,6 +50,8 @@ class Bars(BarGroup):
     def ended(self, cell: Cell, place: int, error: str | None) -> None:
         self._done += 1
         self._show("cells", self._done)
+        if error is not None:
+            self.failed[cell.name] = error
         if error is not None or not self._draws:
             what = "finished" if error is None else f"failed: {error}"
             say(self._console, f"{self._done}/{self._count}  {cell.name}: {what}")
@@ -95,20 +99,19 @@ def run_and_write(
     here = any(cell.study.brought != Brought() for cell in sweep.cells)
     with Bars(sweep, done, console) as bars:
         if on_ray:
-            failed: Mapping[str, str] = run_on_ray(sweep, out, watch=bars, stop=stop)
+            run_on_ray(sweep, out, watch=bars, stop=stop)
         elif here:
-            failed = _run_here(sweep, out, watch=bars, stop=stop)
+            _run_here(sweep, out, watch=bars, stop=stop)
         else:
-            failed = run_cells(sweep, out, workers=workers, watch=bars, stop=stop)
+            run_cells(sweep, out, workers=workers, watch=bars, stop=stop)
     # A signal waits until the report is written: half-written tables beside finished cells would mislead.
     with stop.finishing("the report"):
         told = facts_of(sweep, out)
-        return told, write(sweep, out, told, failed), failed
+        return told, write(sweep, out, told, bars.failed), bars.failed
 
 
-def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[str, str]:
+def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> None:
     """`run_cells` in this process, one by one: other processes do not have the caller's Python objects."""
-    failed: dict[str, str] = {}
     for cell in sweep.cells:
         folder = sweep.home(out, cell)
         if finished(folder):
@@ -116,7 +119,4 @@ def _run_here(sweep: Sweep, out: Path, *, watch: Watch, stop: Stop) -> Mapping[s
         watch.begun(cell, 0)
         share_key(sweep, out, cell.study, folder)
         error = error_of_cell(folder, partial(attrgetter("study"), cell), partial(watch.round, 0), stop)
-        if error is not None:
-            failed[cell.name] = error
         watch.ended(cell, 0, error)
-    return failed

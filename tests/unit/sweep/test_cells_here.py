@@ -23,16 +23,15 @@ def test_a_plain_error_fails_its_cell_alone_as_in_a_worker(
     monkeypatch.setattr(run, "run_cell", broken)
     monkeypatch.setattr(session, "share_key", lambda *_: None)
     cells = [SimpleNamespace(name=name, study=name) for name in ("wrong", "right")]
-    ended: list[tuple[str, bool]] = []
+    ended: list[tuple[str, str | None]] = []
     watch: Any = SimpleNamespace(
         begun=lambda *_: None,
         round=lambda *_: None,
-        ended=lambda cell, _, error: ended.append((cell.name, error is None)),
+        ended=lambda cell, _, error: ended.append((cell.name, error)),
     )
     of: Any = SimpleNamespace(cells=cells, home=lambda out, cell: out / cell.name)
     stop: Any = None
-    assert (
-        "KeyError: 'age' (the traceback is in"
-        in session._run_here(of, tmp_path, watch=watch, stop=stop)["wrong"]
-    )
-    assert ended == [("wrong", False), ("right", True)]
+    session._run_here(of, tmp_path, watch=watch, stop=stop)
+    (wrong, why), right = ended
+    assert (wrong, right) == ("wrong", ("right", None))
+    assert "KeyError: 'age' (the traceback is in" in str(why)

@@ -117,7 +117,9 @@ class Shown:
 
 
 def swept(sweep: Sweep, out: Path, watch: Shown | None = None) -> dict[str, str]:
-    return on_ray.run_on_ray(sweep, out, watch=watch or Shown(), stop=Interruption())
+    watch = watch or Shown()
+    on_ray.run_on_ray(sweep, out, watch=watch, stop=Interruption())
+    return {name: error for name, error in watch.cells.items() if error is not None}
 
 
 def of_cell(folder: Path, cell: Cell) -> tuple[bytes, list[dict[str, Any]], list[int]]:
