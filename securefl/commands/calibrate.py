@@ -11,7 +11,7 @@ from securefl.commands.choices import with_json
 from securefl.commands.printing import echo, echo_json
 
 Found = tuple[dict[str, Any], tuple[str, ...]]
-"""What is printed: as JSON, and in lines."""
+"""What is printed: as JSON, by `plain`, and in lines."""
 
 
 @click.command(
@@ -59,6 +59,7 @@ def calibrate(
     DP-SGD: `noise_multiplier` of [dpsgd], for a client that trains in every round. Sampling of clients
     amplifies nothing.
     """
+    from securefl.accounting.figures import plain
     from securefl.dp import calibration
 
     _require_one(
@@ -84,7 +85,7 @@ def calibrate(
             "its sensitivity is the clipping norm, its adjacency add-remove. Leave them out."
         )
     if as_json:
-        echo_json(found)
+        echo_json(plain(found))
     else:
         echo("\n".join(lines))
 
@@ -128,7 +129,7 @@ def _schedule(
 def _of_training(
     epsilon: float | None, noise_multiplier: float | None, delta: float, rate: float, steps: int, rounds: int
 ) -> Found:
-    from securefl.accounting.figures import counted, plain
+    from securefl.accounting.figures import counted
     from securefl.dp import calibration
 
     noise = noise_multiplier or calibration.training_noise(
@@ -141,12 +142,12 @@ def _of_training(
     told = ", ".join(f"{value:.4g} after round {n}" for n, value in by_round.items())
     found = {
         "noise_multiplier": noise,
-        "epsilon": plain(by_round[rounds]),
+        "epsilon": by_round[rounds],
         "delta": delta,
         "sampling_rate": rate,
         "steps": steps,
         "rounds": rounds,
-        "epsilon_by_round": {str(number): plain(value) for number, value in by_round.items()},
+        "epsilon_by_round": by_round,
     }
     return found, (
         f"noise multiplier {noise:.5g}  (epsilon {by_round[rounds]:.4f} at delta {delta:g}, per record added "
@@ -161,13 +162,12 @@ def _of_training(
 def _of_gaussians(
     epsilon: float | None, noise_multiplier: float | None, delta: float, releases: int, sensitivity: float
 ) -> Found:
-    from securefl.accounting.figures import plain
     from securefl.dp import calibration
 
     if noise_multiplier is not None:
         spent = calibration.epsilon_of(noise_multiplier, delta, releases=releases, sensitivity=1.0)
         line = f"epsilon {spent:.6f} at delta {delta:g}  (sigma {noise_multiplier * sensitivity:.6f})"
-        return {"epsilon": plain(spent), "noise_multiplier": noise_multiplier}, (line,)
+        return {"epsilon": spent, "noise_multiplier": noise_multiplier}, (line,)
     asked: dict[str, Any] = {"releases": releases, "sensitivity": sensitivity}
     sigma = calibration.sigma(epsilon or 0.0, delta, **asked)
     paper = calibration.paper_sigma(epsilon or 0.0, delta, **asked)

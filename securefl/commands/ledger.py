@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os.path
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,10 +30,7 @@ def _ledger(context: click.Context, parameter: click.Parameter, path: Path) -> P
     """The path, if it is a file that this user may read. Not by click, which knows no remedy."""
     from securefl.storage.inputs import opened, shown
 
-    is_folder = False
-    with suppress(OSError):  # `opened` says the reason
-        is_folder = path.is_dir()
-    if is_folder:
+    if os.path.isdir(path):  # False if it cannot be looked at: `opened` says why
         found = sorted(str(one) for one in path.rglob("ledger.sqlite"))[:3]
         there = f" There is {' and '.join(found)}." if found else ""
         raise DataError(f"Expected a ledger's file, got the folder {path}. Name the file in it.{there}")
@@ -208,11 +205,7 @@ def runs(path: Path, as_json: bool) -> None:
     ]
     if as_json:
         rows = [
-            {
-                "at": entry.at,
-                "run": entry.what,
-                "epsilon": {party: plain(value) for party, value in spent.items()},
-            }
+            {"at": entry.at, "run": entry.what, "epsilon": plain(spent)}
             for entry, spent in zip(found.entries, after, strict=True)
         ]
         promise = {"unit": terms.unit, "adjacency": terms.adjacency, "delta": terms.delta}
@@ -281,6 +274,6 @@ def epsilon(events: Path, delta: float, as_json: bool) -> None:
             err=True,
         )
     if as_json:
-        echo_json({name: plain(value) for name, value in found.items()})
+        echo_json(plain(found))
     else:
         echo(f"epsilon {found['epsilon']:.6g} at delta {delta:g}; by RDP {found['rdp_epsilon']:.6g}")

@@ -131,8 +131,7 @@ def _sweep(found: Sweep, workers: int, console: Console, as_json_: bool) -> None
         say(console, sentence)
     if as_json_:
         taken = checking.seconds(checked, forecasts, workers) if able else None
-        paid = None if spent is None else {party: plain_of(value) for party, value in spent.items()}
-        own = {"notes": [*outside], "choice": paid}
+        own = {"notes": [*outside], "choice": plain_of(spent)}
         echo_json({**checking.as_json(found, checked, taken), **own}, 2)
     else:
         echo("\n".join(checking.lines(found, checked)))

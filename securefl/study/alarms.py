@@ -103,8 +103,8 @@ def _of(run: ArmRun) -> Iterator[_Found]:
 def _silence(records: Records) -> Iterator[_Found]:
     """The warning about rounds in which clients were asked and no contribution arrived."""
     asked = [record for record in records if record["asked"]]
-    silent = [record["round"] for record in asked if not record["answered"]]
-    why = _most_frequent([record for record in asked if not record["answered"]])
+    silent = [record for record in asked if not record["answered"]]
+    why = _most_frequent(silent)
     if not any(record["answered"] for record in records):
         words = f"nobody answered in any of {counted(len(records), 'round')}: the model is as it began.{why}"
         yield _Found("nobody", words, learnt=False)
@@ -164,7 +164,7 @@ def _divergence(run: ArmRun) -> Iterator[_Found]:
     bad = [record for record in tested if not _finite(record)]
     if not bad or isnan(floor(run)):
         return
-    where = f"{len(bad)} of {len(tested)} tested rounds ({_listed([record['round'] for record in bad])})"
+    where = f"{len(bad)} of {len(tested)} tested rounds ({_listed(bad)})"
     if _finite(tested[-1]) or tested[-1]["accuracy"] > floor(run):
         words = f"accuracy or loss is no finite number in {where}: the model diverged there."
         yield _Found("nan", words, learnt=True)
@@ -216,7 +216,7 @@ def _most_often(reasons: Iterable[str]) -> str:
     return f" Most often: {given[0][0]}" if given else ""
 
 
-def _listed(rounds: Sequence[int]) -> str:
-    """Round numbers in words: the first five, and dots if there are more."""
-    shown = ", ".join(map(str, rounds[:5]))
-    return f"round{'s' if len(rounds) > 1 else ''} {shown}{', ...' if len(rounds) > 5 else ''}"
+def _listed(records: Records) -> str:
+    """The numbers of these rounds in words: the first five, and dots if there are more."""
+    shown = ", ".join(str(record["round"]) for record in records[:5])
+    return f"round{'s' if len(records) > 1 else ''} {shown}{', ...' if len(records) > 5 else ''}"

@@ -236,20 +236,26 @@ def _gap(own: pd.Series[Any]) -> str:
 def page(found: Comparison, reproduce: str) -> str:
     """The HTML page. reproduce: the command that makes it again."""
     measure = found.runs[0].measure
-    axis: dict[str, Any] = {"label": measure.axis, "least": measure.least}
     picture = Picture(
         name="accuracy",
         title="Accuracy after each round",
         caption=f"All series in one picture. Accuracy is {measure.words}.",
         private=found.personal,
         note="" if found.personal else TESTED,
-        draw=lambda: plots.accuracy(found.metrics, **axis),
+        draw=lambda: plots.accuracy(found.metrics, label=measure.axis, least=measure.least),
     )
     (head, *rows), differing = tables(found)
-    shown = {"head": head, "rows": rows, "differing": differing, "measure": measure.words}
-    words = {"reproduce": reproduce, "apart": APART, "tested": TESTED}
-    return (
-        environment().get_template("compare.html.j2").render(found=found, picture=picture, **shown, **words)
+    template = environment().get_template("compare.html.j2")
+    return template.render(
+        found=found,
+        picture=picture,
+        head=head,
+        rows=rows,
+        differing=differing,
+        measure=measure.words,
+        reproduce=reproduce,
+        apart=APART,
+        tested=TESTED,
     )
 
 

@@ -184,17 +184,16 @@ def _check_target(study: Study, plan: Plan, sent: Sequence[ValueSpec]) -> None:
 
 def _check_budget(plan: Plan, sent: Sequence[ValueSpec]) -> None:
     """Raises ConfigError for a value without noise under a budget, or a budget below the cost of round 1."""
+    if plan.budget is None:
+        return
     for spec in sent:
-        endless = Protection(plan, spec).open_to
-        if plan.budget is not None and endless:
+        if endless := Protection(plan, spec).open_to:
             raise ConfigError(
                 f"Expected noise on every value under a budget, got {spec.name!r} without noise, whose "
                 "epsilon is infinite: every client would refuse. "
                 f"Set budget = inf, or trust the {' and the '.join(endless)}: leave them out of "
                 "`adversaries`."
             )
-    if plan.budget is None:
-        return
     for party in plan.adversaries:
         # Without extra queries: an algorithm spreads those over the run.
         first = events_of(

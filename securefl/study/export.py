@@ -166,7 +166,7 @@ def _card(
             "noise": privacy.noise,
             "plan": plan.digest().hex(),
             "epsilon": plain(own if choice is None else choice.epsilon),
-            "learns": _learns(algorithm, plan),
+            "learns": {party: learns(plan, specs_of(algorithm), party) for party in PARTIES},
             "covers": _COVERS[part],
             "accounting": sentence(study, folder),
         },
@@ -177,11 +177,6 @@ def _card(
         },
         "versions": versions(),
     }
-
-
-def _learns(algorithm: Algorithm, plan: Plan) -> dict[str, str]:
-    sent = specs_of(algorithm)
-    return {party: learns(plan, sent, party) for party in PARTIES}
 
 
 def _model(learnt: Learnt) -> dict[str, Any]:

@@ -51,14 +51,11 @@ class Lied:
 
     def value(self, context: ClientContext, fitted: TrainingResult | None) -> Value:
         kind = self.liars.get(context.client)
-        if kind == "reversed":
-            return self.honest.value(context, self._moved(context, fitted, -1.0))
-        if kind == "scaled":
-            return self.honest.value(context, self._moved(context, fitted, self.factor))
+        factor = self.factor if kind in ("scaled", "oversized") else -1.0
+        if kind in ("reversed", "scaled"):
+            fitted = self._moved(context, fitted, factor)
         value = self.honest.value(context, fitted)
-        if kind == "oversized":
-            return _times(value, self.factor)
-        return _times(value, -1.0) if kind == "two-faced" else value
+        return _times(value, factor) if kind in ("oversized", "two-faced") else value
 
     def compute(self, context: ClientContext) -> Value:
         fit = self.honest.fit(context)

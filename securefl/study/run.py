@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm.clients import Device, RoundResult, State, run_round
+from securefl.algorithm.clients import Device, RoundResult, State, run_round, specs_of
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, ClientState, CohortQuery
 from securefl.algorithm.weighing import admits
@@ -26,7 +26,7 @@ from securefl.core.wire import Header
 from securefl.engine.attendance import Seen
 from securefl.engine.network import Network
 from securefl.engine.observer import Log
-from securefl.mechanisms.charges import fewest_behind_an_entry
+from securefl.mechanisms.charges import allotment, fewest_behind_an_entry
 from securefl.study import cost
 from securefl.study.accounted import allotted, reserve
 from securefl.study.arm import ArmRun, made_folder, opened
@@ -71,8 +71,7 @@ def run_arm(
     stop, backend, world = stop or Interruption(), backend or OneProcess(), world.under(arm.local)
     algorithm, plan = composition(study, arm, world)
     home = made_folder(folder, arm, world.seed)
-    bounds = allotted(study, arm, world.seed, (algorithm, plan), "").charges
-    shared = None if study.privacy.ledger is None else bounds
+    shared = None if study.privacy.ledger is None else allotment(plan, specs_of(algorithm))
     with opened(study, arm, world, plan, home, shared) as saved, searches_apart():
         records = saved.records
         for record in records:
@@ -210,6 +209,7 @@ class RoundRunner:
             figures = {**figures, **evaluation.figures}
             tested = [own["accuracy"] for own in self._records if own["accuracy"] is not None]
             ended = ended or section.level([*tested, accuracy])
+        logs = [log for _, log in self._logs]
         return {
             "arm": self._of.arm.name,
             "seed": self._world.seed,
@@ -217,8 +217,8 @@ class RoundRunner:
             "accuracy": accuracy,
             "loss": loss,
             "personal": personal,
-            "bytes_up": sum(_of_clients(log.traffic.sent) for _, log in self._logs),
-            "bytes_down": sum(_of_clients(log.traffic.received) for _, log in self._logs),
+            "bytes_up": sum(_of_clients(log.traffic.sent) for log in logs),
+            "bytes_down": sum(_of_clients(log.traffic.received) for log in logs),
             "seconds": seconds,
             "watt_hours": watt_hours,
             "wall_seconds": wall,
@@ -231,12 +231,12 @@ class RoundRunner:
             "seen": Seen.together(self._seen).record(),
             "figures": {name: self._news(name, values) for name, values in figures.items()},
             "error_bound": self._engine.server.error_bound(),
-            "rejected_from": {k: v for _, log in self._logs for k, v in log.traffic.rejected_from.items()},
-            "abstained": {k: v for _, log in self._logs for k, v in log.abstained.items()},
-            "reasons": {k: v.told for _, log in self._logs for k, v in log.reasons.items()},
-            "without_records": {k: v for _, log in self._logs for k, v in log.blank.items()},
-            "clipped": {k: v for _, log in self._logs for k, (v, _) in log.moved.items() if v},
-            "floored": {k: v for _, log in self._logs for k, (_, v) in log.moved.items() if v},
+            "rejected_from": {k: v for log in logs for k, v in log.traffic.rejected_from.items()},
+            "abstained": {k: v for log in logs for k, v in log.abstained.items()},
+            "reasons": {k: v.told for log in logs for k, v in log.reasons.items()},
+            "without_records": {k: v for log in logs for k, v in log.blank.items()},
+            "clipped": {k: v for log in logs for k, (v, _) in log.moved.items() if v},
+            "floored": {k: v for log in logs for k, (_, v) in log.moved.items() if v},
             "retired": sorted(new),
             "proven_cheaters": sorted(self._engine.server.proven_cheaters - proven_cheaters),
             "retries_left": self._engine.server.retries_left,

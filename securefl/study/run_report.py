@@ -375,7 +375,6 @@ def as_json(whole: Results) -> dict[str, Any]:
         arms.append(
             {
                 **known,
-                "epsilon": plain(arm.epsilon),
                 "infinite_reason": reason,
                 "over_rounds": [*results.over_rounds.get(arm.name, ())],
                 "rounds": rounds,
