@@ -21,7 +21,7 @@ def small_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """
     if not any(map(request.node.get_closest_marker, ("docs", "slow"))):
         figures = run_report.figures
-        monkeypatch.setattr(run_report, "figures", lambda *given: figures(*given)[:1])
+        monkeypatch.setattr(run_report, "figures", lambda *given: [*figures(*given)][:1])
         monkeypatch.setattr(observed, "MOST_STEPS", 1)
 
 
