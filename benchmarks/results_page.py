@@ -273,6 +273,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "FedProf's Table 4, by learning rate": rates,
     "FedProf under Theorem 1": theorem_1,
     "FedCor's ablations": ablations,
+    "CS-FL and FedDBE for 100 rounds": lambda: whole("fedlog_full_rounds.csv"),
     "CS-FL with the authors' settings": lambda: whole("cs_fl_changes.csv"),
     "FedPer and FedRep with the authors' settings": lambda: whole("fedlog_own_bodies.csv"),
     "Compressed updates": lambda: whole("cs_fl_skew.csv"),
