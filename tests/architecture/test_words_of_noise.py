@@ -13,8 +13,10 @@ HOME = "securefl/mechanisms/"
 PARTY = "the name of a party"
 # What these words mean where they do not mean noise.
 OTHERWISE = {
-    ("local", "protocols/adds/part.py"): "the arm's own settings of local training, in a preset",
-    ("local", "protocols/pfedme.py"): "the arm's own settings of local training, in a preset",
+    **{
+        ("local", f"protocols/{file}.py"): "the arm's own settings of local training, in a preset"
+        for file in ("adds/part", "cs_fl", "fedcor/options", "feddbe", "pfedme")
+    },
     ("local", "securefl/study/config.py"): "the section of local training",
     ("local", "securefl/sweep/on_ray.py"): "Ray's word for a cluster of this machine alone",
     ("local", "securefl/training/models.py"): "the word of [model] for statistics that clients keep",
