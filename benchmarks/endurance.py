@@ -1,19 +1,22 @@
-"""Six clients, their server and its carrier through kills, restarts, a rotation and a lost disk.
+"""A federation over 2,000 rounds, through kills, restarts, a rotation and a lost disk.
 
     python benchmarks/endurance.py [--rounds 2000] [--carrier sockets] [--seed 0] [--write]
 
-The rounds are played in three sessions over the same ledgers. A process is killed on every 25th round or so,
-and started again: a client but the last one, or, over Flower, such a client's node. In the first quarter of a
-session it is often the coordinator, and over Flower the SuperLink. After the first session a client rotates
-its keys, and all pin the new roster. After the second one a client loses its folder: an older copy is
-refused, and the newest is put back. Then the last session's second and last quarter are compared: time, the
-files of all parties, memory and CPU of each process that ran through both.
+The rounds are played in three sessions over the same ledgers. Over sockets six clients and a server add under
+masks. Over Flower they are four clients, a key holder and a server: 15 messages a round in place of 36, since
+its SuperLink takes a seventh of a second for each. A process is killed on every 25th round or so, over Flower
+on every 80th, and started again: a client but the last one, or, over Flower, such a client's node. In the
+first quarter of a session it is often the coordinator, and over Flower the SuperLink. After the first session
+a client rotates its keys, and all pin the new roster. After the second one a client loses its folder: an
+older copy is refused, and the newest is put back. Then the last session's second and last quarter are
+compared: time, the files of all parties, memory and CPU of each process that ran through both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import signal
@@ -25,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +38,7 @@ from kept import keep
 
 from securefl.commands.exit_codes import ExitCode
 from securefl.core.messages import client_name
+from securefl.core.release import KEY_HOLDER
 from securefl.deployment.spending import read as read_spending
 
 HERE = Path(__file__).resolve().parent
@@ -43,18 +48,25 @@ from network import register, superlink, supernode  # noqa: E402
 from parties import SECUREFL, make_parties, parts, securefl, serve_parties  # noqa: E402
 from processes import Federation, federation  # noqa: E402
 
-CLIENTS, SESSIONS, APART = 6, 3, 25
+SESSIONS = 3
+APART = {"sockets": 25, "flower": 80}
+"""Rounds between kills. Flower refuses a killed node for a minute."""
 PAUSE = 20
 """Seconds, as RestartSec of deploy/securefl-relay.service."""
 COORDINATOR, SUPERLINK = "coordinator", "superlink"
-NAMES = [client_name(k) for k in range(CLIENTS)]
-MORTAL = [name for name in NAMES if name != STEADY]
-NODES = [f"node of {name}" for name in NAMES]
-STRUCK = {"sockets": MORTAL, "flower": [*MORTAL, *NODES[:-1]]}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sockets": {"clients": 6, "sum": "masked", "dropout": 0.34, "least": 4},
+    "flower": {"clients": 4, "sum": "two-server", "dropout": 0.26, "least": 3},
+}
+"""Of the study, by carrier."""
+NAMES = {carrier: [client_name(k) for k in range(own["clients"])] for carrier, own in OPTIONS.items()}
+MORTAL = {carrier: [name for name in names if name != STEADY[carrier]] for carrier, names in NAMES.items()}
+NODES = [f"node of {name}" for name in (*NAMES["flower"], KEY_HOLDER)]
+STRUCK = {**MORTAL, "flower": [*MORTAL["flower"], *(f"node of {name}" for name in MORTAL["flower"])]}
 EARLY = {"sockets": (COORDINATOR, None), "flower": (COORDINATOR, SUPERLINK)}
 """By carrier: what is killed by turns in a session's first quarter. None: one of STRUCK, as after it."""
 ENDS = {0, ExitCode.UNLEARNT, -signal.SIGKILL}
-"""Of a coordinator. Noise outweighs what six clients learn, and what is learnt does not matter here."""
+"""Of a coordinator. Noise outweighs what so few clients learn, and what is learnt does not matter here."""
 _ROUND = re.compile(r"round (\d+): ")
 STUDY = """
 [study]
@@ -78,13 +90,13 @@ batch_size = 64
 update_bound = 1.0
 
 [privacy]
-sum = "masked"
+sum = "{sum}"
 scores = "clear"
 noise = "distributed"
-dropout = 0.34
+dropout = {dropout}
 corrupt = 0.0
 max_retries = 1
-min_cohort_size = 4
+min_cohort_size = {least}
 min_honest = 2
 max_client_weight = 0.51
 unit = "client"
@@ -107,7 +119,7 @@ fraction = 1.0
 
 def kills(rounds: int, carrier: str, rng: np.random.Generator) -> list[tuple[int, str]]:
     """After which round of a session which process is killed."""
-    apart = max(2, min(APART, rounds // 8))
+    apart = max(2, min(APART[carrier], rounds // 8))
     found = []
     for count, number in enumerate(range(apart, rounds - apart, apart)):
         early = EARLY[carrier][count % 2] if number <= rounds // 4 else None
@@ -115,11 +127,16 @@ def kills(rounds: int, carrier: str, rng: np.random.Generator) -> list[tuple[int
     return found
 
 
+def served(own: Federation) -> list[str]:
+    """The clients, and the key holder, if there is one."""
+    return sorted(folder.name for folder in (own.folder / "parties").iterdir() if folder.name != "server")
+
+
 def stop(own: Federation) -> None:
     """Stop all parties, as a service does: a shell's processes in the background ignore Ctrl-C."""
-    for name in NAMES:
+    for name in served(own):
         own.processes[name].terminate()
-    for name in NAMES:
+    for name in served(own):
         own.processes[name].wait()
 
 
@@ -137,7 +154,7 @@ def rotate(own: Federation, name: str) -> None:
     roster, line = own.folder / "roster.jsonl", securefl("party", "rotate", home(own, name))
     lines = roster.read_text().splitlines(keepends=True)
     roster.write_text("".join(line if json.loads(one)["name"] == name else one for one in lines))
-    for one in (*NAMES, "server"):
+    for one in (*served(own), "server"):
         securefl("party", "pin", home(own, one), roster, "--yes")
 
 
@@ -155,10 +172,10 @@ def recover(own: Federation) -> None:
     """Start the SuperLink again, and its nodes, which it no longer knows: its state was in memory."""
     own.again(SUPERLINK)
     own.wait(SUPERLINK, lambda: "running on" in own.said(SUPERLINK))
-    for name, node in zip(NAMES, NODES, strict=True):
+    for name in served(own):
         register(own, name)
-        strike(own, node)
-        own.again(node)
+        strike(own, f"node of {name}")
+        own.again(f"node of {name}")
 
 
 def tend(own: Federation) -> None:
@@ -210,7 +227,7 @@ def mark(own: Federation, out: Path) -> dict[str, float]:
             tree += tree[0].children(recursive=True)
             found[f"{name} MB"] = sum(one.memory_info().rss for one in tree) / 1e6
             found[f"{name} CPU s"] = sum(sum(one.cpu_times()[:2]) for one in tree)
-    for name in NAMES:
+    for name in served(own):
         found[f"{name} kB"] = sizes(home(own, name), own.folder / "counters" / name)
     return found | {"server kB": sizes(home(own, "server"), out / "private" / "arms")}
 
@@ -275,11 +292,11 @@ def endured(own: Federation, carrier: str, rounds: int, rng: np.random.Generator
     """The marks of all sessions."""
     study = own.folder / "study.toml"
     each = -(-rounds // SESSIONS)
-    study.write_text(STUDY.format(rounds=each, clients=CLIENTS))
+    study.write_text(STUDY.format(rounds=each, **OPTIONS[carrier]))
     names = parts(study)
     make_parties(own, study, names)
     words = over_flower(own) if carrier == "flower" else ()
-    turned, losing = map(str, rng.choice(MORTAL, 2, replace=False))
+    turned, losing = map(str, rng.choice(MORTAL[carrier], 2, replace=False))
     marks = []
     for number in range(SESSIONS):
         if number == 1:
@@ -300,9 +317,9 @@ def out_of(own: Federation, number: int) -> Path:
 
 
 def over_flower(own: Federation) -> tuple[str, ...]:
-    """Start a SuperLink, and a node for each client. Returns the options of the coordinator."""
+    """Start a SuperLink, and a node for each party but the server. Returns the options of the coordinator."""
     port = superlink(own, simulation=False)
-    for name in NAMES:
+    for name in served(own):
         register(own, name)
         config = f'securefl-party="{name}" securefl-socket="{home(own, name) / "run" / "party.sock"}"'
         supernode(own, name, port, config, app="securefl.flower.studies:client_app")
@@ -312,7 +329,7 @@ def over_flower(own: Federation) -> tuple[str, ...]:
 # What was lost --------------------------------------------------------------------------------------
 
 
-def charges(own: Federation) -> pd.DataFrame:
+def charges(own: Federation, carrier: str) -> pd.DataFrame:
     """For each client the rounds that it answered, its ledger's charges, and the server's orders to it."""
     outs = [out_of(own, number) for number in range(SESSIONS)]
     ledgers = [out / "private" / "arms" / "fedavg" / "seed-0" / "ledger.sqlite" for out in outs]
@@ -324,7 +341,7 @@ def charges(own: Federation) -> pd.DataFrame:
             "charged": _rows(home(own, name) / "ledger.sqlite", name, "committed IS NOT NULL"),
             "ordered": sum(_rows(ledger, name) for ledger in ledgers),
         }
-        for k, name in enumerate(NAMES)
+        for k, name in enumerate(NAMES[carrier])
     ]
     return pd.DataFrame(rows)
 
@@ -345,9 +362,10 @@ def main() -> None:
     asked = given.parse_args()
     if asked.rounds < (least := SESSIONS * MARKS):
         given.error(f"expected {least} rounds or more, a mark each, got {asked.rounds}")
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "262144"  # as deploy/securefl-party.service has it, and why
     with tempfile.TemporaryDirectory() as folder, federation(Path(folder)) as own:
         marks = endured(own, asked.carrier, asked.rounds, np.random.default_rng(asked.seed))
-        counted = charges(own)
+        counted = charges(own, asked.carrier)
     options = f"endurance.py --carrier {asked.carrier} --rounds {asked.rounds} --seed {asked.seed}"
     keep(f"endurance_{asked.carrier}", marks.round(3), command=options)
     keep(f"endurance_{asked.carrier}_charges", counted, command=options)

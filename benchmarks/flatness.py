@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-STEADY = "client-0005"
-"""The client that is never killed."""
+STEADY = {"sockets": "client-0005", "flower": "client-0003"}
+"""By carrier: the last client, which is never killed."""
 LASTING = {
-    "sockets": [STEADY, "coordinator"],
-    "flower": [STEADY, "coordinator", "superlink", f"node of {STEADY}"],
+    "sockets": [STEADY["sockets"], "coordinator"],
+    "flower": [STEADY["flower"], "coordinator", "superlink", f"node of {STEADY['flower']}"],
 }
 """By carrier: the processes that nothing kills from the second quarter of a session to its end."""
 MARKS = 16

@@ -257,8 +257,9 @@ def endurance(carrier: str) -> Iterator[str]:
     marks = read(f"endurance_{carrier}.csv")
     for figure, *numbers in flatness(marks, carrier).dropna().to_numpy():
         yield _row(figure, *(f"{number:.0f}" if number >= 100 else f"{number:.3g}" for number in numbers))
-    whole = (f"{quarter[f'{STEADY} kB'].iloc[-1]:.0f}" for quarter in quarters(marks))
-    yield _row(f"kB of {STEADY}'s files", *whole, "")
+    steady = STEADY[carrier]
+    whole = (f"{quarter[f'{steady} kB'].iloc[-1]:.0f}" for quarter in quarters(marks))
+    yield _row(f"kB of {steady}'s files", *whole, "")
 
 
 def charged() -> Iterator[str]:
