@@ -52,18 +52,20 @@ class Traffic:
     """Bytes per party and refused senders, over one exchange.
 
     sent: every message once, whether it arrives or not. received: every copy that arrived in time and could
-    be decoded. rejected_from: the senders of refused messages, and why.
+    be decoded. rejected_from: the senders of refused messages, and why. late: messages of an earlier place.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
     rejected_from: dict[str, str] = field(default_factory=dict)
+    late: int = 0
 
     def add(self, other: Traffic) -> None:
         """Add another exchange's traffic."""
         self.sent.update(other.sent)
         self.received.update(other.received)
         self.rejected_from |= other.rejected_from
+        self.late += other.late
 
 
 class Driver:
@@ -111,6 +113,7 @@ class Driver:
         try:
             body = self._read(packet, expects)
             if body is None:
+                self.traffic.late += 1
                 return []
             self.traffic.received[packet.to] += len(packet.data)
             step = machine.receive(state, packet.sender, body)

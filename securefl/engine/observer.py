@@ -45,6 +45,7 @@ class Log:
                 if isinstance(notes, dict):
                     named = {clients.get(party, party): note for party, note in notes.items()}
                     setattr(copy, name, type(notes)(named))
+        found.traffic.late = self.traffic.late
         return found
 
     def take(self) -> Log:
