@@ -78,7 +78,8 @@ class CSFL(Options):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        # Those of FedLog's authors on CIFAR. On MNIST their script has what Table A.2 has.
+        # Those of FedLog's authors on CIFAR; on MNIST their script has what Table A.2 has. Their sparsity is
+        # a size, below which entries are left out. Its number is taken as a share here, as elsewhere.
         "authors": {
             "sparsity": 0.0005,
             "sketch_rate": 0.01,
