@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.reading import near
+from securefl.data.array_files import LARGEST
 from securefl.data.columns import NUMBER, WORDS, Cell, key_of, names_of, numbers_of, words_of
 from securefl.data.layout import Arrays, Dialect
 from securefl.data.own import clients_of
-from securefl.data.tables import LARGEST, PLAIN, read_table
+from securefl.data.tables import PLAIN, read_table
 
 if TYPE_CHECKING:
     import pandas as pd

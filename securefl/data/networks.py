@@ -7,16 +7,16 @@ A .npz names the network in a text `network` beside `x` and `y`, a Parquet file 
 from __future__ import annotations
 
 import hashlib
-import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
+from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError, of_another_version
 from securefl.core.formats import VERSION, version_in
 from securefl.core.text_safety import is_legible
+from securefl.data.array_files import npz
 from securefl.storage.inputs import DAMAGED
 
 KEY: Final = "network"
@@ -32,13 +32,16 @@ FORMAT: Final = f"securefl {VERSION} features"
 FORMAT_KEY: Final = "securefl"
 
 
-def require_known_version(stored: Any, path: Path) -> None:
-    """Raise DataError if a .npz was written by `securefl features` of another version."""
-    if FORMAT_KEY in stored.files and (came := str(stored[FORMAT_KEY])) != FORMAT:
+def arrays_of(path: Path, names: Sequence[str], others: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """Arrays of a .npz, as `npz`. Raises DataError for one by `securefl features` of another version too."""
+    found = npz(path, names, (*others, FORMAT_KEY))
+    came = str(found.pop(FORMAT_KEY, FORMAT))
+    if came != FORMAT:
         got = version_in(came.encode(errors="replace"))
         raise DataError(
             of_another_version(f"{path} as features of version {VERSION}", got, "compute them again")
         )
+    return found
 
 
 def network_of(path: Path) -> str:
@@ -72,17 +75,10 @@ def of_own(about: str, name: str) -> str:
 
 
 def _in_arrays(path: Path) -> str | None:
-    with zipfile.ZipFile(path) as packed:
-        sizes = {member.filename: member.file_size for member in packed.infolist()}
-    if (size := sizes.get(f"{KEY}.npy")) is None:
-        return None
-    if size > 8 * _LONGEST:  # four bytes a character and a header
-        raise ValueError(f"{size:,} bytes")
-    with np.load(path, allow_pickle=False) as stored:
-        found = stored[KEY]
-    if found.shape or found.dtype.kind != "U":
+    found = npz(path, [], [KEY]).get(KEY)
+    if found is not None and (found.shape or found.dtype.kind != "U"):
         raise ValueError(f"type {found.dtype} of shape {found.shape}")
-    return str(found)
+    return None if found is None else str(found)
 
 
 def _in_parquet(path: Path) -> str | None:

@@ -11,30 +11,25 @@ import csv
 import json
 import re
 import shlex
-import zipfile
-from collections.abc import Iterator, Sequence
-from io import BufferedReader
-from math import prod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.installed import needing
+from securefl.data.array_files import LARGEST, npy
 from securefl.data.columns import UNREADABLE, CommaText
 from securefl.data.digests import PINNED
 from securefl.data.layout import Arrays, Dialect
-from securefl.data.networks import require_known_version
-from securefl.storage.inputs import DAMAGED, opened, require_size
+from securefl.data.networks import arrays_of
+from securefl.storage.inputs import DAMAGED
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SUFFIXES: Final = (".csv", ".parquet", ".npz", ".npy")
-LARGEST: Final = 2**31
-"""The most bytes of one file, and of its unpacked content."""
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
 _FEATURES: Final = re.compile(r"(?P<data>\w+)-features(-test)?\.npz")
 MOST_COLUMNS: Final = 100_000
@@ -85,7 +80,7 @@ def read_table(
     if (table := _table(path, dialect, lenient)) is not None:
         return table
     if path.suffix.lower() == ".npz":
-        found = _npz(path, [name for name in ("x", "y", client_column) if name])
+        found = arrays_of(path, [name for name in ("x", "y", client_column) if name])
         return Arrays(x=found["x"], y=found["y"], clients=found[client_column] if client_column else None)
     if _is_targets(path):
         records = _other(path, "x").name
@@ -109,7 +104,7 @@ def read_records(path: Path, dialect: Dialect = PLAIN) -> pd.DataFrame | NDArray
     """
     if (table := _table(path, dialect)) is not None:
         return table
-    return npy(path) if path.suffix.lower() == ".npy" else _npz(path, ["x"])["x"]
+    return npy(path) if path.suffix.lower() == ".npy" else arrays_of(path, ["x"])["x"]
 
 
 def targets_in(path: Path) -> NDArray[Any] | None:
@@ -118,7 +113,7 @@ def targets_in(path: Path) -> NDArray[Any] | None:
     Raises errors as `read_table` does.
     """
     if path.suffix.lower() == ".npz":
-        return _npz(path, [], ["y"]).get("y")
+        return arrays_of(path, [], ["y"]).get("y")
     beside = _other(path, "y")
     return npy(beside) if beside != path and beside.is_file() else None
 
@@ -262,7 +257,7 @@ def _parquet(path: Path, lenient: bool) -> pd.DataFrame:
             if size > LARGEST:
                 raise DataError(f"{path}: expected at most {LARGEST:,} bytes of values, got {size:,}.")
             frame = _frame(file.read(), path, lenient)
-    except (ArrowException, OSError, TypeError, OverflowError, *DAMAGED) as error:
+    except (ArrowException, OSError, *DAMAGED) as error:
         raise DataError(f"{path}: expected a Parquet file, got: {str(error)[:200]}.") from None
     # pandas writes row numbers under this name. As a feature they could identify the client of a record.
     return frame.drop(columns=[name for name in frame.columns if _ROW_NUMBERS.fullmatch(str(name))])
@@ -333,25 +328,6 @@ def _width(column: Any, name: str, path: Path, lenient: bool) -> int:
     return int(widths[0])
 
 
-def _npz(path: Path, names: Sequence[str], others: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    try:
-        with zipfile.ZipFile(path) as packed:
-            size = sum(member.file_size for member in packed.infolist())
-        if size > LARGEST:
-            raise DataError(f"{path}: expected at most {LARGEST:,} bytes of arrays, got {size:,}.")
-        # Loading a pickle from a .npz would run its code.
-        with np.load(path, allow_pickle=False) as stored:
-            require_known_version(stored, path)
-            if gone := [name for name in names if name not in stored.files]:
-                raise DataError(
-                    f"{path}: expected the arrays x and y, one entry a record, got no {gone[0]!r} among "
-                    f"{', '.join(stored.files) or 'none'}."
-                )
-            return {name: stored[name] for name in (*names, *others) if name in stored.files}
-    except (OSError, *DAMAGED) as error:
-        raise DataError(f"{path}: expected arrays as .npz, without pickles, got: {error}.") from None
-
-
 def _other(path: Path, end: str) -> Path:
     """The file of a pair whose name ends in `end`, or in its capital if the other name ends in a capital."""
     last = end.upper() if path.stem[-1].isupper() else end
@@ -362,40 +338,6 @@ def _is_targets(path: Path) -> bool:
     """Whether a file holds the targets of a pair of .npy. Such a file is not a client of its own."""
     ends = path.suffix.lower() == ".npy" and path.stem.lower().endswith("y")
     return ends and _other(path, "x").is_file()
-
-
-def npy(path: Path) -> NDArray[Any]:
-    """Read the array of a .npy of at most `LARGEST` bytes.
-
-    Raises DataError, with the path, for other content and for anything but a regular file.
-    """
-    with opened(path) as source:
-        size = require_size(source, LARGEST)
-        if source.peek(2)[:2] == b"PK":
-            raise DataError("Expected an array as .npy, got an archive. Give it the ending .npz.")
-        try:
-            return _array(source, size)
-        except DAMAGED as error:
-            got = f"other content: {str(error)[:200]}" if size else "an empty file"
-            raise DataError(f"Expected an array as .npy, without pickles, got {got}.") from None
-
-
-def _array(source: BufferedReader, size: int) -> NDArray[Any]:
-    """The array of a .npy. Its header is checked against the file's size before memory is taken."""
-    version = np.lib.format.read_magic(source)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(source)
-    if dtype.hasobject:
-        raise ValueError("objects, which only a pickle can hold")
-    if source.tell() + prod(shape) * dtype.itemsize != size:
-        raise DataError(
-            f"Expected an array of {prod(shape) * dtype.itemsize:,} bytes behind the header, got "
-            f"{size - source.tell():,}: the file is damaged or cut. Get it again."
-        )
-    source.seek(0)
-    # Loading a pickle from a .npy would run its code.
-    found: NDArray[Any] = np.load(source, allow_pickle=False)
-    return found
 
 
 def _require_columns(path: Path, count: int) -> None:

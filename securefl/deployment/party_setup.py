@@ -22,9 +22,8 @@ from securefl.core.formats import prefix
 from securefl.core.release import KEY_HOLDER, SERVER
 from securefl.core.streams import own_stream
 from securefl.data.dataset import labelled
-from securefl.data.networks import require_known_version
+from securefl.data.networks import arrays_of
 from securefl.data.sides import HOLDOUT
-from securefl.data.tables import LARGEST
 from securefl.deployment.plan_file import PlanFile
 from securefl.engine.party.clients import ClientParty
 from securefl.engine.party.computing import Records
@@ -32,7 +31,6 @@ from securefl.engine.party.key_holder import KeyHolderParty
 from securefl.linear.registry import scheme_of as linear_scheme_of
 from securefl.linear.scheme import LinearScheme
 from securefl.mechanisms.charges import Protection
-from securefl.storage.inputs import DAMAGED, opened, require_size
 from securefl.storage.journal import Journal
 from securefl.storage.own_record import OwnRecord
 from securefl.study import split_key
@@ -240,7 +238,7 @@ def _own(path: Path, problem: Problem, like: Records, *, claimed: bool) -> Recor
     claimed: whether an epsilon is claimed. Then an error would tell that one record is there, so a record
     with an entry that is no number, or of an unknown label, stays: training leaves it out.
     """
-    x, y = _arrays(path)
+    x, y = arrays_of(path, ("x", "y")).values()
     if len(x) != len(y):
         raise DataError(f"{path}: expected as many targets as records, got {len(y)} and {len(x)}.")
     x, y = _fitting(path, "x", x, like[0], claimed), _fitting(path, "y", y, like[1], claimed)
@@ -251,21 +249,6 @@ def _own(path: Path, problem: Problem, like: Records, *, claimed: bool) -> Recor
             f"{y.max():g}. Write each as its place among the study's classes."
         )
     return x, y
-
-
-def _arrays(path: Path) -> Records:
-    try:
-        # Opened here: numpy would not close the file of a cut archive.
-        with opened(path) as file:
-            require_size(file, LARGEST)
-            with np.load(file, allow_pickle=False) as arrays:
-                require_known_version(arrays, path)
-                return arrays["x"], arrays["y"]
-    # TypeError, AttributeError: a .npy file gives an array, which is no context.
-    except (OSError, KeyError, TypeError, AttributeError, *DAMAGED) as error:
-        raise DataError(
-            f"Expected records in {path}, .npz with arrays x and y, got: {type(error).__name__}: {error}."
-        ) from None
 
 
 def _fitting(path: Path, what: str, found: NDArray[Any], like: NDArray[Any], claimed: bool) -> NDArray[Any]:

@@ -32,7 +32,7 @@ _KINDS: Final[tuple[tuple[Callable[[int], bool], str], ...]] = (
     (stat.S_ISBLK, "a device"),
 )
 DAMAGED: Final = (
-    *(ValueError, EOFError, MemoryError, RuntimeError),
+    *(TypeError, ValueError, OverflowError, EOFError, MemoryError, RuntimeError),
     *(SyntaxError, TokenError, BadZipFile, zlib.error, struct.error),
 )
 """What zipfile, numpy, pyarrow and Pillow raise for damage. Encryption is a RuntimeError."""

@@ -20,11 +20,12 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.ranges import Count, Range, Ranged
 from securefl.core.reading import convert
 from securefl.data import NAMES, Dataset, Split, load
+from securefl.data.array_files import LARGEST, npy
 from securefl.data.columns import Named, key_of, listed
 from securefl.data.in_memory import array_of as array
 from securefl.data.layout import Arrays
 from securefl.data.schema import Schema, frame_of
-from securefl.data.tables import LARGEST, npy, read_records
+from securefl.data.tables import read_records
 from securefl.storage.inputs import opened, require_size, shown
 from securefl.storage.own_code import Namer, located, names_code, running
 from securefl.storage.own_code import load as load_code
@@ -217,7 +218,7 @@ def _bare(found: Any) -> object:
 
 
 def array_of(path: Path) -> NDArray[Any]:
-    """Read numbers from a .npy (`tables.npy`). Raises DataError, with the path, for other content too."""
+    """Read numbers from a .npy (`npy`). Raises DataError, with the path, for other content too."""
     found = npy(path)
     if found.dtype.kind not in "fiu":
         raise DataError(f"{shown(path)}: Expected an array of numbers, got one of type {found.dtype}.")

@@ -26,10 +26,10 @@ from securefl.core.errors import ConfigError, DataError
 from securefl.core.formats import prefix
 from securefl.core.installed import entry_points
 from securefl.core.reading import near
+from securefl.data.array_files import npz
 from securefl.data.files import digest
 from securefl.storage import owned
 from securefl.storage.files import folder_at, replacing, write
-from securefl.storage.inputs import DAMAGED
 from securefl.storage.own_code import CodePlace, load, running
 from securefl.training.chunks import per_record_outputs
 from securefl.training.devices import as_tensor, in_mode
@@ -212,13 +212,9 @@ def _name(x: NDArray[Any], network: str, key: bytes) -> str:
 def _kept(path: Path, records: int, network: str) -> Float32s:
     """The features in a cached file. Raises DataError if it is damaged or of another network."""
     try:
-        # Opened here, since numpy leaves a file open that is not an archive.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            made = file["features"]
-            sound = bytes(file["network"]) == network.encode() and bytes(file["digest"]).decode() == _digest(
-                made
-            )
-    except (OSError, KeyError, *DAMAGED):
+        made, named, digest = npz(path, ["features", "network", "digest"]).values()
+        sound = bytes(named) == network.encode() and bytes(digest).decode() == _digest(made)
+    except (DataError, UnicodeDecodeError):
         sound = False
     if not sound or made.dtype != np.float32 or made.ndim != 2 or len(made) != records:
         raise DataError(

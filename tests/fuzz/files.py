@@ -28,7 +28,7 @@ from securefl.data.images import notes_on, read_images
 from securefl.data.layout import Dialect
 from securefl.data.networks import FORMAT, network_of
 from securefl.data.tables import read_records, read_table, targets_in
-from securefl.deployment import party_setup, plan_file, roster
+from securefl.deployment import plan_file, roster
 from securefl.flower.records import Layout, Task
 from securefl.flower.terms import AppTerms
 from securefl.matching.profile_file import read_profile
@@ -118,7 +118,6 @@ def table_doors() -> list[Target]:
             weight=12,
         ),
         filed("npz, packed", arrays, zipped(np.savez_compressed, x=x, y=y), weight=12),
-        filed("npz of a party", party_setup._arrays, zipped(x=x, y=y), zipped(np.savez_compressed, x=x, y=y)),
         filed("npy", read_records, array(x), array(y), weight=8),
         filed("parquet", arrays, table.getvalue(), weight=12),
         filed("parquet, lenient", lambda path: read_table(path, lenient=True), plain.getvalue(), weight=8),

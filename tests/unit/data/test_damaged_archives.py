@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -12,16 +13,12 @@ import pytest
 from support.every import every
 
 from securefl.core.errors import DataError
+from securefl.data.array_files import npy, npz
 from securefl.data.images import notes_on
 from securefl.data.networks import network_of
-from securefl.data.tables import npy, read_table
-from securefl.deployment import party_setup
+from securefl.data.tables import read_table
 
-READERS: dict[str, Callable[[Path], object]] = {
-    "a table": read_table,
-    "a name": network_of,
-    "a party": party_setup._arrays,
-}
+READERS: dict[str, Callable[[Path], object]] = {"a table": read_table, "a name": network_of}
 
 
 def damaged(raw: bytes) -> dict[str, bytes]:
@@ -57,12 +54,36 @@ def test_a_damaged_archive_is_refused(kind: str, reader: str, tmp_path: Path) ->
         READERS[reader](path)
 
 
-@every("header", [b"{'descr': '<f8', (", b'{\'descr\': """', b"\t\0", b"[" * 3000])
-def test_a_damaged_header_of_an_array_is_refused(header: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "records-x.npy"
-    path.write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(80))
-    with pytest.raises(DataError, match=r"Expected an array as \.npy"):
-        npy(path)
+HEADERS = [
+    *(b"{'descr': '<f8', (", b'{\'descr\': """', b"\t\0", b"[" * 3000, b"{[1]: 3}"),
+    b"{'descr': '<i8',b'fortran_order': False, 'shape': (3,)}",
+    b"{'descr': '<i8','fortran_order': False, 'shape': (%d,)}" % 2**70,
+    b"{'descr': '<i8','fortran_order': False, 'shape': (2000000000,)}",
+    b"{'descr': '<i8','fortran_order': False, 'shape': (True,)}",
+]
+
+
+@every("header", HEADERS)
+@every("packed", [False, True])
+def test_a_damaged_header_of_an_array_is_refused(header: bytes, packed: bool, tmp_path: Path) -> None:
+    raw = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(80)
+    path = tmp_path / "x"
+    if packed:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.npy", raw)
+    else:
+        path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"xpected (an array|arrays)"):
+        _ = npz(path, ["x"]) if packed else npy(path)
+
+
+@every("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_what_numpy_does_not_pack_so_is_not_unpacked(method: int, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones(3))
+    with zipfile.ZipFile(tmp_path / "a.npz") as known, zipfile.ZipFile(tmp_path / "b", "w", method) as other:
+        other.writestr("x.npy", known.read("x.npy"))
+    with pytest.raises(DataError, match="another method"):
+        npz(tmp_path / "b", ["x"])
 
 
 def test_a_column_of_no_known_repetition_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from securefl.data.layout import Layout
 from securefl.data.networks import FORMAT, agreed, network_of, one_network, outside
 from securefl.data.own import from_files
 from securefl.data.tables import read_records, read_table, targets_in
-from securefl.deployment import party_setup
 
 LAYOUT = Layout(classes=2)
 
@@ -107,7 +106,7 @@ def test_a_network_s_name_that_is_no_short_text_is_refused(bad: Any, tmp_path: P
 
 
 @every("came", ["securefl 9 features", "securefl 8 model", "features", "\ud800", ""])
-@every("read", [read_table, read_records, targets_in, party_setup._arrays])
+@every("read", [read_table, read_records, targets_in])
 def test_features_of_another_version_are_refused(
     came: str, read: Callable[[Path], object], tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from support.own_records import BY_CLIENT, COLUMNS, LAYOUT, SMALL, Items, arrays
 from support.own_study import people
 
 from securefl.core.errors import ConfigError, DataError
-from securefl.data import Dataset, tables
+from securefl.data import Dataset, array_files, tables
 from securefl.data.columns import Column
 from securefl.data.layout import Layout
 from securefl.data.own import from_files
@@ -234,7 +234,7 @@ def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monke
         case _:
             pytest.importorskip("pyarrow")
             pd.DataFrame({"a": np.zeros(2**14), "b": 0}).to_parquet(path)
-    monkeypatch.setattr(tables, "LARGEST", 2**16)
+    monkeypatch.setattr(array_files if suffix == ".npz" else tables, "LARGEST", 2**16)
     with pytest.raises(DataError, match="at most 65,536 bytes"):
         read_table(path)
 

@@ -23,6 +23,7 @@ from securefl.algorithm.clients import ClientContext
 from securefl.core.agreement import Identity
 from securefl.core.errors import ConfigError, DataError
 from securefl.core.release import KEY_HOLDER, SERVER
+from securefl.data import array_files
 from securefl.deployment import folder as folders
 from securefl.deployment import keys, pinning, plan_file
 from securefl.deployment.party import PartySession
@@ -375,8 +376,18 @@ def test_under_a_claim_a_party_with_an_odd_record_answers_as_without(odd: str, t
 @every("content", [b"", b"PK\x03\x04cut", b"\x93NUMPY\x01\x00"])
 def test_a_file_that_holds_no_records_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "own.npz").write_bytes(content)
-    with pytest.raises(DataError, match="arrays x and y"):
+    with pytest.raises(DataError, match=r"own.npz: expected arrays as \.npz"):
         data_of(made(), 0, str(tmp_path / "own.npz"))
+
+
+def test_records_that_unpack_to_too_much_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(tmp_path / "own.npz", x=np.zeros((2**14, 8)), y=np.zeros(2**14))
+    of = made()
+    monkeypatch.setattr(array_files, "LARGEST", 2**16)
+    with pytest.raises(DataError, match="at most 65,536 bytes of arrays, got 1,"):
+        data_of(of, 0, str(tmp_path / "own.npz"))
 
 
 @every("what", BAD)

@@ -13,7 +13,7 @@ from support.bad_files import BAD, put
 from support.every import every
 
 from securefl.core.errors import DataError
-from securefl.data.tables import LARGEST
+from securefl.data.array_files import LARGEST
 from securefl.storage.own_code import CALLER
 from securefl.training.from_files import array_of, model_of, records_of
 
