@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,7 +117,7 @@ def _parts(source: str, text: str | None, target: str | None, size: int) -> list
     from securefl.core.reading import near
     from securefl.data import NAMES, load
 
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if text is not None:
         return [_of_table(path, text, target)]
     if source in NAMES:
@@ -125,7 +126,7 @@ def _parts(source: str, text: str | None, target: str | None, size: int) -> list
             FeatureSource(records=own.x, y=own.y, ending=ending)
             for own, ending in ((split.train, ""), (split.test, "-test"))
         ]
-    if not path.exists():
+    if not os.path.exists(path):
         raise ConfigError(
             f"Expected a data set among {', '.join(NAMES)}, or a file or folder, got {source!r}"
             f"{near(source, NAMES)}. Check the path."

@@ -30,7 +30,7 @@ def data_folder() -> Path:
     Raises nothing.
     """
     named = os.environ.get("SECUREFL_DATA", "")
-    return Path(named).expanduser() if named else cache_folder()
+    return Path(os.path.expanduser(named)) if named else cache_folder()
 
 
 def files_of(name: str) -> tuple[DataFile, ...]:

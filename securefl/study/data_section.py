@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -218,7 +219,7 @@ def path_of(source: str, home: Path | None, where: str = "[data]") -> Path:
     """
     if source.startswith(_IN_DATA_FOLDER):
         return data_folder().absolute() / source.removeprefix(_IN_DATA_FOLDER)
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))  # Path's own raises for a user who is not known
     if home is None and not path.is_absolute():
         raise ConfigError(
             f"{where} Expected an absolute path in a study without a file, got {source!r}. Write it from the "
@@ -242,7 +243,7 @@ def require_source(section: DataSection, home: Path | None) -> None:
         return
     known = [*NAMES, *points]
     is_word = _WORD.fullmatch(source) is not None
-    if (home is None and is_word) or not path_of(source, home).exists():
+    if (home is None and is_word) or not os.path.exists(path_of(source, home)):
         where = "" if home is None else f" (in {home.absolute()})"
         beside = [] if home is None else [path.name for path in home.iterdir()]
         raise ConfigError(
