@@ -97,6 +97,13 @@ def test_a_broadcast_that_leads_nowhere_costs_its_client_alone(criterion: Criter
         )
 
 
+def test_a_search_whose_slopes_overflow_is_told() -> None:
+    """The weights know nothing of lambda, so their model stays finite."""
+    net = supernet(MLP)
+    with pytest.raises(DataError, match="diverged"):
+        search(net, replace(SEARCH, fixed_lambda=1e308), context(net))
+
+
 @every("label", [-1, 10])
 def test_a_label_that_is_no_class_is_told(label: int) -> None:
     net = supernet(MLP)
