@@ -252,8 +252,14 @@ def _parquet(path: Path, lenient: bool) -> pd.DataFrame:
             file.scan_contents()
             groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
             # A few bytes can encode one value millions of times, so the unpacked size is checked first.
-            values = sum(group.column(k).num_values for group in groups for k in range(group.num_columns))
-            size = max(sum(group.total_byte_size for group in groups), 8 * values)
+            chunks = [
+                (group.num_rows, group.column(place).num_values)
+                for group in groups
+                for place in range(group.num_columns)
+            ]
+            if any(rows > values for rows, values in chunks):
+                raise ValueError("more rows than values, for which pyarrow would take memory")
+            size = max(sum(group.total_byte_size for group in groups), 8 * sum(own for _, own in chunks))
             if size > LARGEST:
                 raise DataError(f"{path}: expected at most {LARGEST:,} bytes of values, got {size:,}.")
             frame = _frame(file.read(), path, lenient)
