@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securefl.algorithm.clients import ClientContext, Contribution
-from securefl.algorithm.queries import Value, ValueSpec
+from securefl.algorithm.queries import Value
 from securefl.core.errors import DataError
 from securefl.data.corruptions import LYING
-from securefl.training.jobs import TrainedContribution, TrainingJob, TrainingResult
-from securefl.training.run_jobs import FromTraining
+from securefl.training.jobs import TrainedContribution, TrainingResult
+from securefl.training.run_jobs import Around
 
 
 def with_lies(
@@ -35,33 +35,25 @@ def with_lies(
 
 
 @dataclass(frozen=True, eq=False)
-class Lied(FromTraining):
+class Lied(Around):
     """A contribution that is computed from a training, with the lies of some clients."""
 
-    honest: TrainedContribution
     liars: Mapping[int, str]
     factor: float
-
-    @property
-    def spec(self) -> ValueSpec:
-        return self.honest.spec
-
-    def fit(self, context: ClientContext) -> TrainingJob | None:
-        return self.honest.fit(context)
 
     def value(self, context: ClientContext, fitted: TrainingResult | None) -> Value:
         kind = self.liars.get(context.client)
         factor = self.factor if kind in ("scaled", "oversized") else -1.0
         if kind in ("reversed", "scaled"):
             fitted = self._moved(context, fitted, factor)
-        value = self.honest.value(context, fitted)
+        value = self.plain.value(context, fitted)
         return _times(value, factor) if kind in ("oversized", "two-faced") else value
 
     def _moved(
         self, context: ClientContext, fitted: TrainingResult | None, factor: float
     ) -> TrainingResult | None:
         """The trained model, `factor` times as far from where the training began."""
-        fit = self.honest.fit(context)
+        fit = self.plain.fit(context)
         if fit is None or fitted is None or isinstance(fitted, DataError):
             return fitted
         moved, size = fitted.copy(), len(fit.start)  # a hook's values behind the model stay

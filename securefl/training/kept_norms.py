@@ -24,12 +24,12 @@ from securefl.algorithm.clients import (
     RoundResult,
     State,
 )
-from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Float32s, Floats, Value, ValueSpec
+from securefl.algorithm.queries import Answers, ClientState, CohortQuery, Float32s, Floats, Value
 from securefl.core.errors import ConfigError, DataError
 from securefl.training.evaluation import pooled
 from securefl.training.jobs import TrainedContribution, TrainingJob, TrainingResult, kept_values
 from securefl.training.learnt import Exportable, Learnt
-from securefl.training.run_jobs import FromTraining
+from securefl.training.run_jobs import Around
 from securefl.training.task import Problem
 
 NORMS: Final = "norms"
@@ -64,7 +64,7 @@ class KeptNorms:
     @property
     def contributions(self) -> tuple[Contribution, ...]:
         return tuple(
-            KeepingNorms(self, own) if isinstance(own, TrainedContribution) else own
+            KeepingNorms(own, self) if isinstance(own, TrainedContribution) else own
             for own in self._own.contributions
         )
 
@@ -123,15 +123,10 @@ class KeptNorms:
 
 
 @dataclass(frozen=True, eq=False)
-class KeepingNorms(FromTraining):
+class KeepingNorms(Around):
     """A contribution from a training that begins and ends with the client's own running statistics."""
 
     algorithm: KeptNorms
-    plain: TrainedContribution
-
-    @property
-    def spec(self) -> ValueSpec:
-        return self.plain.spec
 
     def fit(self, context: ClientContext) -> TrainingJob | None:
         return self._under(self.algorithm.norms(context.kept)).fit(context)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from securefl.algorithm.clients import ClientContext
-from securefl.algorithm.queries import Value
+from securefl.algorithm.queries import Float32s, Value, ValueSpec
 from securefl.core.errors import DataError
+from securefl.core.linear import LinearBounds
 from securefl.dp.noise import Source
 from securefl.training.chunks import body_features
 from securefl.training.devices import device_of, seeded
 from securefl.training.heads import activated, frozen, last_layers
-from securefl.training.jobs import Hook, TrainingJob, TrainingResult
+from securefl.training.jobs import Hook, TrainedContribution, TrainingJob, TrainingResult
 from securefl.training.local import descend, penalty_of, train
 from securefl.training.vector import statistics_vector, to_vector, views_of
 
@@ -154,3 +156,24 @@ class FromTraining:
     def compute(self, context: ClientContext) -> Value:
         fit = self.fit(context)
         return self.value(context, None if fit is None else run_job(fit))
+
+
+@dataclass(frozen=True, eq=False)
+class Around(FromTraining):
+    """A contribution around another one: what that one declares to its client stands."""
+
+    plain: TrainedContribution
+
+    @property
+    def spec(self) -> ValueSpec:
+        return self.plain.spec
+
+    def fit(self, context: ClientContext) -> TrainingJob | None:
+        return self.plain.fit(context)
+
+    def linear_bounds(self, broadcast: Float32s, public: Mapping[str, NDArray[Any]]) -> LinearBounds | None:
+        declared = getattr(self.plain, "linear_bounds", None)
+        return None if declared is None else declared(broadcast, public)
+
+    def nothing(self, context: ClientContext) -> Value:
+        return getattr(self.plain, "nothing", self.compute)(context)

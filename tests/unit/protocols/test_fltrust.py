@@ -101,8 +101,10 @@ def test_the_server_s_step_is_not_tested_on_its_own_records() -> None:
 )
 def test_what_a_poisoned_client_moves(word: str, harmless: bool, tmp_path: Path) -> None:
     """A reversed or scaled update is out-trusted or has its norm taken; the two others are its limits."""
-    honest = run(study(ARM, rounds=4, clients=9), tmp_path / "honest")
-    poisoned = run(study(ARM, rounds=4, clients=9, extra=f"[corruption]\n{word} = 0.34\n"), tmp_path / word)
+    of = partial(study, ARM, rounds=4, clients=9, scores="pads")
+    honest = run(of(), tmp_path / "honest")
+    poisoned = run(of(extra=f"[corruption]\n{word} = 0.34\n"), tmp_path / word)
+    assert not any(record["abstained"] for record in poisoned.records)
     lost = honest.records[-1]["accuracy"] - poisoned.records[-1]["accuracy"]
     assert (lost < 0.1) == harmless
 

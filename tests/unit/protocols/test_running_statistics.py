@@ -102,6 +102,12 @@ def test_what_would_move_a_variance_as_a_weight_is_refused_and_the_remedy_works(
         assert not {0.0} & {*means.tolist()}
 
 
+def test_a_query_that_a_training_answers_is_in_the_bounds_that_its_protocol_declares(tmp_path: Path) -> None:
+    """A contribution around it that forgot them once left every client silent."""
+    finished = run(of("fltrust", buffers="local", scores="pads"), tmp_path)
+    assert [record["abstained"] for record in finished.records] == [{}, {}]
+
+
 def test_no_server_optimiser_moves_what_is_averaged(tmp_path: Path) -> None:
     """After one round, FedAdam's statistics are FedAvg's, bit for bit, and its weights are not."""
     (plain,) = models(of("fedavg", 'fraction = 1.0\naggregation = "partial"', rounds=1), tmp_path / "plain")
