@@ -126,7 +126,7 @@ def _silence(records: Records) -> Iterator[_Found]:
 
 
 def _clients(records: Records) -> Iterator[_Found]:
-    """The warning that names the clients that never answered, or that diverged."""
+    """The warning that names clients that diverged or are in no sum, such as those FLTrust distrusts."""
     selected = Counter(client_name(k) for record in records for k in {*record["selected"]})
     answered = Counter(client_name(k) for record in records for k in record["answered"])
     why = [
@@ -152,7 +152,7 @@ def _clients(records: Records) -> Iterator[_Found]:
         return
     named = [f"{who} in {count} of {counted(selected[who], 'round')}" for who, count in lost.items()]
     words = (
-        f"{len(lost)} of {counted(len(selected), 'client')} diverged or never answered: "
+        f"{len(lost)} of {counted(len(selected), 'client')} diverged, or are in no sum: "
         f"{', '.join(named[:5])}{', ...' if len(named) > 5 else ''}."
         f"{_most_often(reason for who, reason in why if who in lost)}"
     )

@@ -91,7 +91,7 @@ def test_clients_that_never_answer_or_diverge_are_named(here: World) -> None:
     rounds[1]["without_records"] = {"client-0001": "got one that diverged."}
     (found,) = alarms([run(here, *rounds)])
     assert found.text == (
-        "FedAvg: 2 of 4 clients diverged or never answered: client-0000 in 3 of 3 rounds, client-0001 in 1 "
+        "FedAvg: 2 of 4 clients diverged, or are in no sum: client-0000 in 3 of 3 rounds, client-0001 in 1 "
         "of 2 rounds. Most often: got one that diverged."
     )
     assert found.learnt
@@ -135,7 +135,7 @@ def test_a_client_that_diverges_under_an_epsilon_is_told_to_its_owner(of: Study,
     assert all("diverged" in why for record in played.records for why in record["without_records"].values())
     assert [len(record["without_records"]) for record in played.records] == [6]
     (told, *_) = alarms([played])
-    assert "6 of 6 clients diverged or never answered: client-0000 in 1 of 1 round" in told.text
+    assert "6 of 6 clients diverged, or are in no sum: client-0000 in 1 of 1 round" in told.text
     (row,) = results.abstentions([played]).to_dict("records")
     assert (row["what"], row["clients"], row["rounds"], row["times"]) == ("blank", 6, 1, 6)
 
