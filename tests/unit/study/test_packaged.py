@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support.every import every
+from support.tiny_study import run
 
 from securefl.core.errors import DataError
 from securefl.study import world
@@ -47,3 +50,18 @@ def test_every_arm_of_a_packaged_study_can_be_composed(name: str) -> None:
         for arm in study.arms:
             _, plan = composition(study, arm, here)
             assert plan.max_rounds == study.study.rounds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", packaged())
+def test_the_first_round_of_every_arm_of_a_packaged_study_is_answered(name: str, tmp_path: Path) -> None:
+    """A study of FLTrust beside liars once lost every client, and no test played it."""
+    for number, study in enumerate(cells(packaged()[name])):
+        try:
+            here = world.build(study, study.study.seeds[0])
+        except DataError as error:
+            pytest.skip(str(error))
+        for arm in study.arms:
+            (record,) = run(study, tmp_path / f"{number}", here=here, arm=arm, rounds=1).records
+            assert record["answered"], arm.name
+            assert not record["abstained"], arm.name
