@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from securefl.study.config import Brought, parse
 from securefl.study.run import run_arm
 from securefl.study.world import build
 
-CLIENTS, ROUNDS, SEEDS, EPSILONS = 150, 8, (0, 1, 2), ("1.0", "4.0")
+CLIENTS, ROUNDS, SEEDS, EPSILONS = 150, 8, range(8), ("1.0", "4.0")
 
 
 class Net(nn.Module):
@@ -126,18 +127,11 @@ def accuracy(name: str, epsilon: str, seed: int, x: Any, y: Any) -> tuple[int, f
 def table() -> pd.DataFrame:
     digits, rows = load_digits(), []
     x, y = (digits.data / 16).astype(np.float32), digits.target.astype(np.int64)
-    for name in MODELS:
-        values, shown = 0, []
-        for epsilon in EPSILONS:
-            each = []
-            for seed in SEEDS:
-                values, found = accuracy(name, epsilon, seed, x, y)
-                each.append(found)
-            shown.append(f"{np.mean(each):.2f} ± {np.std(each, ddof=1):.2f}")
-        rows.append((name, f"{values:,}", *shown))
+    for name, epsilon, seed in product(MODELS, EPSILONS, SEEDS):
+        values, found = accuracy(name, epsilon, seed, x, y)
+        rows.append((name, values, epsilon, seed, round(found, 4)))
         print(*rows[-1], sep=" | ", flush=True)
-    columns = ["model", "trained values", *(f"epsilon {own}" for own in EPSILONS)]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=["model", "values", "epsilon", "seed", "accuracy"])
 
 
 if __name__ == "__main__":

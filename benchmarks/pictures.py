@@ -20,7 +20,7 @@ import pandas as pd
 from kept import DOCS, RESULTS, read
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
-from results_page import figures_of
+from results_page import BODIES, figures_of, of_body
 
 from securefl.published import comparison, traces
 from securefl.report import client_plots, plots
@@ -30,33 +30,12 @@ from securefl.report.tables import write_png
 from securefl.sweep.tradeoff import Series
 from securefl.sweep.tradeoff_plots import accuracy
 
-BODIES: Mapping[str, Mapping[str, str]] = {
-    "public body, unit norm, central noise": {
-        "arm.body": "public",
-        "arm.clip": "kind unit-l2",
-        "privacy.noise": "central",
-    },
-    "the same, shares of noise in masked sums": {"arm.body": "public", "privacy.noise": "distributed"},
-    "the same, local noise": {"arm.body": "public", "privacy.noise": "local"},
-    "public body, |x| ≤ 1, central noise": {
-        "arm.body": "public",
-        "arm.clip": "kind bounded, bound 1",
-        "privacy.calibration": "exact",
-    },
-    "the same, the paper's calibration": {"arm.body": "public", "privacy.calibration": "paper"},
-    "DP-SGD body": {"arm.body": "dp-sgd"},
-    "private body (epsilon per record is infinite)": {"arm.body": "private", "privacy.unit": "record"},
+NOISE = {
+    "public, unit norm, central, exact": "a trusted server adds the noise to the total",
+    "the same, masked sum with shares of noise": "clients add shares of the noise, inside a masked sum",
+    "the same, local noise": "each client adds all of the noise",
 }
-NOISE: Mapping[str, Mapping[str, str]] = {
-    words: {"arm.body": "public", "arm.clip": "kind unit-l2", "privacy.noise": noise}
-    for words, noise in (
-        ("a trusted server adds the noise to the total", "central"),
-        ("clients add shares of the noise, inside a masked sum", "distributed"),
-        ("each client adds all of the noise", "local"),
-    )
-}
-
-
+"""Settings of BODIES in the words of the README."""
 BOUNDS: Mapping[object, str] = {0.3: "update bound 0.3", 1.0: "update bound 1"}
 MATRICES: Mapping[object, str] = {
     "1": "independent noise",
@@ -75,38 +54,22 @@ def series(number: int, line: str, rows: pd.DataFrame, panel: tuple[str, ...] = 
 
 
 def against_epsilon(found: Sequence[Series]) -> Figure:
-    """The product's picture of a sweep, with one deviation over the seeds: the files have no single seeds."""
+    """The product's picture of a sweep."""
     drawing = accuracy(found, MEASURES["classification"])
     legend(drawing.figure)
-    (axes,) = drawing.figure.axes
-    for own in found:
-        rows = own.rows[own.rows["epsilon_true"] < float("inf")]
-        axes.errorbar(
-            rows["epsilon_true"],
-            rows["final_accuracy"],
-            yerr=rows["deviation"],
-            fmt="none",
-            ecolor=look(own.look).colour,
-            alpha=0.5,
-            capsize=2,
-        )
-    axes.set_ylim(0, 1)
     return drawing.figure
 
 
-def bodies(name: str, lines: Mapping[str, Mapping[str, str]] = BODIES) -> Figure:
-    """FedLog's accuracy by body, clip, place of the noise and calibration."""
-    table = read(name).rename(columns={"accuracy": "final_accuracy"})
-    if "privacy.unit" in table:
-        table = table[table["privacy.unit"] == "record"]
-    found = []
-    for number, (line, setting) in enumerate(lines.items()):
-        rows = table
-        for column, value in setting.items():
-            rows = rows[rows[column] == value] if column in rows else rows
-        if len(rows):
-            found.append(series(number, line, rows.assign(unit="record", delta=1e-5)))
-    return against_epsilon(found)
+def bodies(name: str, words: Mapping[str, str]) -> Figure:
+    """FedLog's accuracy by body, clip, place of the noise and calibration, per record.
+
+    words: what a legend says of each setting.
+    """
+    table = read(name).assign(unit="record", delta=1e-5)
+    found = {line: of_body(table, own) for own, line in words.items() if BODIES[own][-1] == "record"}
+    return against_epsilon(
+        [series(number, line, rows) for number, (line, rows) in enumerate(found.items()) if len(rows)]
+    )
 
 
 def per_client(table: pd.DataFrame, lines: pd.Series, words: Mapping[object, str]) -> Figure:
@@ -114,7 +77,7 @@ def per_client(table: pd.DataFrame, lines: pd.Series, words: Mapping[object, str
 
     lines: the line of each row. words: what a legend says of each line.
     """
-    table = table.rename(columns={"accuracy": "final_accuracy"}).assign(unit="client", delta=1e-3)
+    table = table.assign(unit="client", delta=1e-3)
     return against_epsilon(
         [series(number, line, table[lines == value]) for number, (value, line) in enumerate(words.items())]
     )
@@ -127,7 +90,7 @@ def client_level() -> Figure:
 
 def client_level_matrix() -> Figure:
     table = read("client_level_matrix.csv")
-    fixed = table["local.bound_quantile"].isna()
+    fixed = table["local.bound_quantile"] == "not set"
     return per_client(table, table["privacy.bands"].where(fixed, "1, adaptive"), MATRICES)
 
 
@@ -139,22 +102,18 @@ def heads() -> Figure:
     """
     table = read("heads_twin.csv").assign(unit="record", delta=1e-5)
     table = table[table["privacy.noise"] == "distributed"]
-    drawing = accuracy(
+    return against_epsilon(
         [
             series(number, arm, rows, (f"{records:,} records",))
             for number, (arm, own) in enumerate(table.groupby("arm", sort=False))
             for records, rows in own.groupby("data.records")
-        ],
-        MEASURES["classification"],
+        ]
     )
-    legend(drawing.figure)
-    return drawing.figure
 
 
 def dpsgd_epsilon() -> Figure:
     rows = read("dpsgd_epsilon.csv").rename(columns={"dpsgd.epsilon": "privacy.epsilon"})
-    found = [series(0, "FedAvg by DP-SGD", rows.assign(unit="record", delta=1e-5))]
-    return accuracy(found, MEASURES["classification"]).figure
+    return against_epsilon([series(0, "FedAvg by DP-SGD", rows.assign(unit="record", delta=1e-5))])
 
 
 def growth() -> Figure:
@@ -218,8 +177,8 @@ PICTURES: Mapping[str, Callable[[], Figure]] = {
     "conditions": _curves("conditions.csv"),
     "dpsgd_epsilon": dpsgd_epsilon,
     "fedcor_selected": fedcor_selected,
-    "fedlog_tradeoff": lambda: bodies("fedlog_tradeoff.csv"),
-    "fedlog_tradeoff_mnist": lambda: bodies("fedlog_tradeoff_mnist.csv"),
+    "fedlog_tradeoff": lambda: bodies("fedlog_tradeoff.csv", {name: name for name in BODIES}),
+    "fedlog_tradeoff_mnist": lambda: bodies("fedlog_tradeoff_mnist.csv", {name: name for name in BODIES}),
     "fedprof_private": _curves("fedprof_private.csv"),
     "growth": growth,
     "heads": heads,

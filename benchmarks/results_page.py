@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
+from math import inf
 
 import pandas as pd
 from flatness import LASTING, STEADY, flatness, quarters
@@ -169,10 +170,7 @@ def theorem_1() -> Iterator[str]:
             mean, half = student(sign * (ours[column] - own[column]))
             digits = 1 if column.startswith("rounds") else 3
             ends = f"{mean - half:.{digits}f} to {mean + half:.{digits}f}"
-            cells += [
-                f"{own[column].mean():.{digits}f} ± {own[column].std():.{digits}f}",
-                "" if own is ours else ends,
-            ]
+            cells += [spread(own[column], digits), "" if own is ours else ends]
         yield _row(arm, *cells)
 
 
@@ -180,7 +178,7 @@ def rates() -> Iterator[str]:
     for arm, own in read("fedprof_rates.csv").groupby("arm", sort=False):
         by_rate = [
             (
-                f"{seeds['best_accuracy'].mean():.3f} ± {seeds['best_accuracy'].std():.3f}",
+                spread(seeds["best_accuracy"]),
                 ", ".join("–" if pd.isna(count) else f"{count:.0f}" for count in seeds["rounds_to_target"]),
             )
             for _, seeds in own.groupby("local.learning_rate")
@@ -216,31 +214,114 @@ def whole(file: str, *without: str) -> Iterator[str]:
     return (_row(*row) for row in table.fillna("").to_numpy())
 
 
-NOISES: Mapping[tuple[str, float], str] = {
-    ("1", 0): "independent (`bands = 1`)",
-    ("1", 0.5): "independent, the bound follows the median of norms (`bound_quantile = 0.5`)",
-    ("20", 0): "BandMF (`bands = 20`)",
-    ("blt", 0): 'BLT (`bands = "blt"`)',
+NOISES: Mapping[tuple[str, str], str] = {
+    ("1", "not set"): "independent (`bands = 1`)",
+    ("1", "0.5"): "independent, the bound follows the median of norms (`bound_quantile = 0.5`)",
+    ("20", "not set"): "BandMF (`bands = 20`)",
+    ("blt", "not set"): 'BLT (`bands = "blt"`)',
 }
 """What the sweep client_level_matrix calls its kinds of noise, by `bands` and `bound_quantile`."""
+ASKED = (0.5, 1.0, 2.0, 4.0, 8.0, inf)
+_KEYS = ("arm.body", "arm.clip", "privacy.noise", "privacy.calibration", "privacy.unit")
+_UNIT, _BOUNDED = "kind unit-l2", "kind bounded, bound 1"
+BODIES: Mapping[str, Sequence[str]] = {
+    "public, unit norm, central, exact": ("public", _UNIT, "central", "exact", "record"),
+    "the same, masked sum with shares of noise": ("public", _UNIT, "distributed", "exact", "record"),
+    "the same, local noise": ("public", _UNIT, "local", "exact", "record"),
+    "public, |x| ≤ 1, central, exact": ("public", _BOUNDED, "central", "exact", "record"),
+    "public, |x| ≤ 1, central, the paper's σ": ("public", _BOUNDED, "central", "paper", "record"),
+    "DP-SGD, unit norm, central, exact": ("dp-sgd", _UNIT, "central", "exact", "record"),
+    "private, unit norm, central, exact": ("private", _UNIT, "central", "exact", "record"),
+    "private, per client (bound 60)": ("private", _UNIT, "central", "exact", "client"),
+}
+"""What the sweep fedlog_tradeoff calls its settings: body, clip, noise, calibration and unit."""
+
+
+def of_body(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The rows of a setting of BODIES. A key that the file does not have is the same in all."""
+    for key, value in zip(_KEYS, BODIES[name], strict=True):
+        table = table[table[key] == value] if key in table else table
+    return table
+
+
+def by_epsilon(file: str) -> Iterator[str]:
+    """A row for each setting of BODIES: the mean by the epsilon asked for, and which epsilon is true."""
+    table = read(file)
+    for name in BODIES:
+        if len(own := of_body(table, name)):
+            means = own.groupby("privacy.epsilon")[["final_accuracy", "epsilon_true"]].mean()
+            cells = [f"{means['final_accuracy'][at]:.2f}" if at in means.index else "–" for at in ASKED]
+            true = means["epsilon_true"][[1.0, 8.0]]
+            words = "as asked" if true[8.0] > 7.99 else f"{true[1.0]:.2f} at 1, {true[8.0]:.1f} at 8"
+            words = "**∞ per record**, whatever was asked" if true[8.0] == inf else words
+            yield _row(name.replace("|", r"\|"), *cells, words)
+
+
+def spread(values: pd.Series, digits: int = 3) -> str:
+    """The mean of the seeds' values, and their standard deviation."""
+    return f"{values.mean():.{digits}f} ± {values.std():.{digits}f}"
+
+
+def by_bound() -> Iterator[str]:
+    """A row for each bound of the sweep client_level, a column for each epsilon."""
+    for bound, own in read("client_level.csv").groupby("local.update_bound"):
+        yield _row(f"{bound:g}", *own.groupby("privacy.epsilon")["final_accuracy"].agg(spread))
 
 
 def by_noise() -> Iterator[str]:
     """A row for each kind of noise of the sweep client_level_matrix, a column for each epsilon."""
-    table = read("client_level_matrix.csv").fillna({"local.bound_quantile": 0})
+    table = read("client_level_matrix.csv")
     for kind, own in table.groupby(["privacy.bands", "local.bound_quantile"], sort=False):
-        yield _row(NOISES[kind], *map(_spread, own["accuracy"], own["deviation"]))
-
-
-def _spread(mean: float, deviation: float) -> str:
-    return f"{mean:.2f} ± {deviation:.2f}"
+        yield _row(NOISES[kind], *own.groupby("privacy.epsilon")["final_accuracy"].agg(spread))
 
 
 def adapting() -> Iterator[str]:
     """A row for each bound, or first bound, of the sweep adaptive_clipping."""
     for bound, own in read("adaptive_clipping.csv").groupby("local.update_bound"):
-        cells = dict(zip(own["arm"], map(_spread, own["accuracy"], own["deviation"]), strict=True))
-        yield _row(f"{bound:g}", *(cells.get(arm, "–") for arm in ("Fixed", "Adaptive")))
+        cells = own.groupby("study.name")["final_accuracy"].agg(spread)
+        yield _row(f"{bound:g}", *(cells.get(name, "–") for name in ("Fixed", "Adaptive")))
+
+
+def by_arm(file: str, key: str) -> Iterator[str]:
+    """A row for each value of a swept key, a column for each arm."""
+    for value, own in read(file).groupby(key, sort=False):
+        yield _row(value, *own.groupby("arm", sort=False)["final_accuracy"].agg(spread))
+
+
+def changes() -> Iterator[str]:
+    """A row for each setting of the sweep adds_changes, three columns for each number of classes.
+
+    A lead is over the runs that send all units, with as many steps, under the same seeds.
+    """
+    table = read("adds_changes.csv").set_index(["data.partition.per_client", "seed"])
+    settings = dict([*table.groupby("study.name", sort=False)])
+    for name, own in settings.items():
+        rival = settings["1 step a round, all units" if "1 step" in name else "all units (FedAvg)"]
+        cells = []
+        for classes in own.index.unique(0):
+            ours, theirs = own.loc[classes], rival.loc[classes]
+            mean, half = student(ours["final_accuracy"] - theirs["final_accuracy"])
+            lead = "" if own is rival else f"{mean:.3f} [{mean - half:.3f} to {mean + half:.3f}]"
+            sent = (ours["bytes_up"] / settings["all units (FedAvg)"].loc[classes, "bytes_up"]).mean()
+            cells += [spread(ours["final_accuracy"]), lead.replace("-", "−"), f"{sent:.2f}"]
+        yield _row(name, *cells)
+
+
+def by_skew(file: str) -> Iterator[str]:
+    """A row for each number of classes that a client has, a column for each lambda."""
+    for classes, own in read(file).groupby("classes", sort=False):
+        cells = [
+            f"{spread(seeds['accuracy'])}, {seeds['local_accuracy'].mean():.3f}"
+            for _, seeds in own.groupby("weight")
+        ]
+        most, *_, least = own.groupby("weight")["parameters"].mean()
+        yield _row(classes, f"{own['skew'].mean():.2f}", *cells, f"{most:.2f} to {least:.2f}")
+
+
+def frozen() -> Iterator[str]:
+    """A row for each part that is trained, a column for each epsilon."""
+    for (model, values), own in read("frozen_parts.csv").groupby(["model", "values"], sort=False):
+        yield _row(model, f"{values:,}", *own.groupby("epsilon")["accuracy"].agg(spread))
 
 
 def of_pfl() -> Iterator[str]:
@@ -249,7 +330,7 @@ def of_pfl() -> Iterator[str]:
         cells = []
         for _, found in own.groupby("data.partition", sort=False)["final_accuracy"]:
             mean, half = student(found)
-            cells += [f"{mean:.3f} ± {found.std():.3f}", f"{mean - half:.3f} to {mean + half:.3f}"]
+            cells += [spread(found), f"{mean - half:.3f} to {mean + half:.3f}"]
         yield _row(kind, *cells)
 
 
@@ -278,18 +359,24 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "CS-FL with the authors' settings": lambda: whole("cs_fl_changes.csv"),
     "FedPer and FedRep with the authors' settings": lambda: whole("fedlog_own_bodies.csv"),
     "Compressed updates": lambda: whole("cs_fl_skew.csv"),
-    "ADDS with convolutions, one change at a time": lambda: whole("adds_changes.csv"),
+    "ADDS with convolutions, one change at a time": changes,
+    "Lambda against the skew of labels (ADDS)": lambda: by_skew("adds_lambda.csv"),
+    "One client alone (ADDS)": lambda: by_skew("adds_alone.csv"),
+    "Poisoned clients, and trust by cosine": lambda: by_arm("fltrust_poisoned.csv", "study.name"),
+    "What epsilon costs FedLog on digits": lambda: by_epsilon("fedlog_tradeoff.csv"),
+    "What epsilon costs FedLog on MNIST": lambda: by_epsilon("fedlog_tradeoff_mnist.csv"),
     "How normal fused representations are": lambda: whole("residual.csv"),
     "FedCor by annealing": annealing,
     "How normal loss changes are": lambda: whole("fedcor_normality.csv"),
     "How normal representations are": lambda: whole("representations.csv", "elements"),
-    "Epsilon per client": by_noise,
+    "Epsilon per client": by_bound,
+    "Noise correlated over rounds": by_noise,
     "A bound that adapts": adapting,
     "A twin of pfl-research's CIFAR-10": of_pfl,
     "Targets by protocol": lambda: whole("targets.csv"),
     "Encrypted matching": lambda: whole("matching.csv"),
     "Matching between files": lambda: whole("matching_files.csv"),
-    "Frozen parts at an epsilon per client": lambda: whole("frozen_parts.csv"),
+    "Frozen parts at an epsilon per client": frozen,
     "Kinds of models and files": lambda: whole("brought_kinds.csv"),
     "Endurance": partial(endurance, "sockets"),
     "Endurance over Flower": partial(endurance, "flower"),

@@ -1,15 +1,16 @@
-"""Figure 7 of ADDS on digits: one client alone, by the skew of its labels and a fixed lambda.
+"""Figures 6 and 7 of ADDS on digits: a fixed lambda against the skew of labels, for all clients and for one.
 
-    python benchmarks/adds_alone.py [--write]
+    python benchmarks/adds_lambda.py [--write]
 
-Clients are dealt as in the packaged sweep `adds_lambda`. Of each seed one client is drawn, and it trains for
-as many rounds as there, without any other. Prints a line for each cell, means over 8 seeds: the accuracy of
-the supernet on the test records of all classes, and that of the client's own subnet on held-out records of
-its own. `--write` writes the lines to benchmarks/results/adds_alone.csv.
+Plays the packaged sweep `adds_lambda`. Then of each seed one client is drawn, and it trains for as many
+rounds, without any other. Prints a line for each run: the accuracy of the supernet on the test records of all
+classes, and that of clients' own subnets on held-out records of their own. `--write` writes the lines to
+adds_lambda.csv and adds_alone.csv in benchmarks/results.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
 from itertools import product
@@ -29,7 +30,6 @@ from securefl.study.seeded import World
 from securefl.study.world import build
 from securefl.sweep.cells import put
 
-SEEDS: Final = range(1, 9)
 FIGURES: Final = {"skew": "skew", "local_accuracy": "local accuracy", "parameters": "parameters"}
 ALONE: Final = {
     "arm.fraction": 1.0,
@@ -44,10 +44,10 @@ def packaged() -> dict[str, Any]:
     return toml(files("securefl.protocols.studies").joinpath("adds_lambda.toml").read_text(encoding="utf-8"))
 
 
-def study(classes: int, weight: float) -> Study:
+def study(classes: int, weight: float, fixed: Mapping[str, Any]) -> Study:
     table = packaged()
     table.pop("sweep")
-    for key, value in {**ALONE, "data.partition.per_client": classes, "arm.fixed_lambda": weight}.items():
+    for key, value in {**fixed, "data.partition.per_client": classes, "arm.fixed_lambda": weight}.items():
         put(table, key, value)
     return parse(tomli_w.dumps(table))
 
@@ -67,25 +67,28 @@ def with_one_client(world: World) -> World:
     )
 
 
-def alone(classes: int, seed: int, weight: float) -> dict[str, float]:
-    """Accuracy on all classes, and the client's figures, after the last round."""
-    own = study(classes, weight)
-    world = with_one_client(build(own, seed))
+def figures(own: Study, world: World) -> dict[str, float]:
+    """Accuracy on all classes, and the clients' mean figures, after the last round."""
     found = collect(own, [played(own, own.arms[0], world)[0]])
-    last = found.figures.sort_values("round").groupby("figure")["value"].last()
+    last = found.figures.sort_values("round").groupby(["figure", "client"])["value"].last()
     accuracy = found.metrics["accuracy"].dropna().iloc[-1]
-    return {"accuracy": float(accuracy), **{name: float(last[figure]) for name, figure in FIGURES.items()}}
+    means = {name: float(last[figure].mean()) for name, figure in FIGURES.items()}
+    return {"accuracy": float(accuracy), **means}
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    grid, rows = packaged()["sweep"]["grid"], []
-    for classes, weight in product(grid["data.partition.per_client"], grid["arm.fixed_lambda"]):
-        found = pd.DataFrame([alone(classes, seed, weight) for seed in SEEDS])
-        own = {"classes": classes, "weight": weight, **found.mean(), "deviation": found["accuracy"].std()}
-        rows.append(pd.Series(own).round(4).to_dict())
-        print(rows[-1], flush=True)
-    keep("adds_alone", pd.DataFrame(rows).astype({"classes": int}))
+    grid = packaged()["sweep"]["grid"]
+    cells = [*product(grid["data.partition.per_client"], grid["arm.fixed_lambda"])]
+    for name, fixed, of in (("adds_lambda", {}, lambda world: world), ("adds_alone", ALONE, with_one_client)):
+        rows = []
+        for classes, weight in cells:
+            own = study(classes, weight, fixed)
+            for seed in own.study.seeds:
+                found = {name: round(value, 4) for name, value in figures(own, of(build(own, seed))).items()}
+                rows.append({"classes": classes, "weight": weight, "seed": seed, **found})
+                print(*rows[-1].values(), flush=True)
+        keep(name, pd.DataFrame(rows), command="adds_lambda.py")
 
 
 if __name__ == "__main__":
