@@ -2,20 +2,29 @@
 
     git worktree add OLD COMMIT
     PYTHONPATH=OLD:OLD/tests python tests/vectors/older/make.py tests/vectors/older/COMMIT.tar.xz
-    PYTHONPATH=.:tests python tests/vectors/older/make.py tests/vectors/releases/VERSION.tar.xz --whole
 
-That checkout's own commands make everything. Of a long document of a matching only the head is kept: its
-first line has the version. An archive of a release has those of one matching whole, since later versions read
-them, and features, which had no version before. Pages and pictures have no version, and are left out. So are
-tables, but not of a release.
+    cd tests/vectors/releases
+    export PYTHONPATH=../../..:../..
+    python ../older/make.py VERSION.tar.xz --whole
+    python ../older/make.py VERSION.sessions.tar.xz --sessions
+    python ../older/make.py VERSION.json --notes
+
+That checkout's own commands make everything. A release has a second archive, of parties in the middle of a
+session, and notes of what its own readers find in both (`support.archived`).
+
+Of a long document of a matching only the head is kept: its first line has the version. An archive of a
+release has those of one matching whole, since later versions read them, and features, which had no version
+before. Pages and pictures have no version, and are left out. So are tables, but not of a release.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tarfile
 import tomllib
+from contextlib import nullcontext, suppress
 from importlib import metadata
 from io import BytesIO
 from pathlib import Path
@@ -132,6 +141,73 @@ def features(root: Path) -> None:
     call("features", "records-x.npy", "--network", "doubled:Doubled", "--out", "features.npz")
 
 
+def session(root: Path) -> None:
+    """Folders of all parties after three of four rounds, the server's run, and what they asked of journals.
+
+    Under a sum of two servers, the key holder draws noise that is correlated over rounds, and each client
+    keeps a part of its model. That of a round is on disk once the client has seen a later one.
+    """
+    from support.archived import CALLS, noting, others, plain
+    from support.coordinated import federation
+    from support.party_folders import enrolled
+    from support.private_studies import client_level
+
+    from securefl.study.interruption import Interrupted
+
+    root.mkdir()
+    spaced = {"noise": '"key-holder"', "sum": '"two-server"', "separation": "2", "bands": "2"}
+    spaced |= {"adversaries": '["server", "others"]', "dropout": "0.0", "corrupt": "0.0"}
+    study = client_level("lg_fedavg", rounds=4, more="fraction = 0.5\n", **spaced).text
+    enrolled(root, study)
+    with noting(root) as calls, federation(root, study) as own:
+
+        class Stop:
+            finishing = nullcontext
+
+            def check(self) -> None:
+                if len(own.records) == 3:
+                    raise Interrupted(15)
+
+        with suppress(Interrupted):
+            own.coordinate(root / "run", stop=Stop())
+        for _ in range(2):
+            own.up["client-0000"](b"no request")
+    (root / CALLS).write_text(json.dumps(plain([*others(calls), *calls])))
+
+
+def kept(root: Path) -> None:
+    """Two simulated arms of two rounds under masks: clients that keep state, and weights by counts."""
+    from support.archived import CALLS, noting, others, plain
+    from support.hidden_studies import hidden
+    from support.tiny_study import run
+
+    from securefl.study.config import parse
+
+    arms = '[[arm]]\nname = "x"\nprotocol = "lg_fedavg"\naccepts_kept_state = true\n'
+    arms += '[[arm]]\nname = "counts"\nprotocol = "fedavg"\nfraction = 1.0\naggregation = "full"\n'
+    study = parse(hidden("masked", arms, clients=5, rounds=2))
+    with noting(root) as calls:
+        for arm in study.arms:
+            run(study, root, arm=arm)
+    (root / CALLS).write_text(json.dumps(plain([*others(calls), *calls])))
+
+
+def notes(target: Path) -> None:
+    """What the readers find in both archives of a release, and the version of its formats."""
+    from support.archived import RELEASED, of_release, unpacked
+
+    from securefl.core.formats import VERSION
+
+    with TemporaryDirectory() as at:
+        root = Path(at).resolve()
+        for archive in sorted(target.parent.glob(f"{target.stem}.*tar.xz")):
+            unpacked(archive, root)
+        found = {name: of_release(root, name) for name in RELEASED}
+    lines = [f"{json.dumps(name)}: {json.dumps(each, indent=1)}" for name, each in sorted(found.items())]
+    written = ",\n".join(lines)
+    target.write_text(f'{{"version": {VERSION},\n"found": {{\n{written}\n}}}}\n')
+
+
 def wanted(path: Path, whole: bool) -> bool:
     """Whether a file, by its path below the folder, has a version or is needed beside one that has."""
     if path.suffix in LEFT_OUT or (not whole and path.suffix in TABLES):
@@ -141,24 +217,42 @@ def wanted(path: Path, whole: bool) -> bool:
     return path.name not in (".lock", "home.txt") and not twins & {*path.parts} and not again
 
 
-def main(target: Path, whole: bool) -> None:
+def wanted_of_session(path: Path) -> bool:
+    """Whether a run goes on without a file: pages and tables are written anew."""
+    return path.suffix not in LEFT_OUT | {".csv", ".parquet"} and path.name not in (
+        ".lock",
+        "home.txt",
+        "README.txt",
+    )
+
+
+def main(target: Path, how: str = "") -> None:
     of_the_checkout()
+    if how == "--notes":
+        notes(target)
+        return
+    whole, sessions = how == "--whole", how == "--sessions"
     with TemporaryDirectory() as at:
         root = Path(at).resolve()
         os.environ["XDG_STATE_HOME"] = os.environ["XDG_CACHE_HOME"] = str(root / "state")
-        runs(root)
-        parties(root / "parties")
-        matching(root / "pads", "--params", "pads")
-        matching(root / "compact", "--params", "compact")
-        summing(root / "summing")
+        if sessions:
+            session(root / "session")
+            kept(root / "kept")
+        else:
+            runs(root)
+            parties(root / "parties")
+            matching(root / "pads", "--params", "pads")
+            matching(root / "compact", "--params", "compact")
+            summing(root / "summing")
         if whole:
             features(root / "features")
         with tarfile.open(target, "w:xz", preset=9) as archive:
             for path in sorted(root.rglob("*")):
-                if path.is_file() and wanted(path.relative_to(root), whole):
+                own = path.relative_to(root)
+                if path.is_file() and (wanted_of_session(own) if sessions else wanted(own, whole)):
                     content = path.read_bytes()
-                    kept = whole and not path.is_relative_to(root / "pads" / "K")
-                    if not kept and content.startswith(b"securefl "):
+                    headed = not (whole or sessions) or path.is_relative_to(root / "pads" / "K")
+                    if headed and content.startswith(b"securefl "):
                         content = content[:HEAD]
                     inside = tarfile.TarInfo(str(path.relative_to(root)))
                     inside.size, inside.mode = len(content), 0o600
@@ -166,4 +260,4 @@ def main(target: Path, whole: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), "--whole" in sys.argv)
+    main(Path(sys.argv[1]).resolve(), *sys.argv[2:])
