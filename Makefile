@@ -82,12 +82,14 @@ release: $(RELEASE)/.installed  ## sdist and wheel of the last commit in dist, b
 	$(RELEASE)/bin/python tools/release.py dist
 	$(RELEASE)/bin/twine check --strict dist/*.whl dist/*.tar.gz
 
+# By default uv takes a package from the first index that has any version of it, and that of torch has old builds of others.
+WHEELS = $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url $(CPU) --index-strategy unsafe-best-match)
 CPU := https://download.pytorch.org/whl/cpu
-lock: $(RELEASE)/.installed  ## deploy/requirements*.txt: what a party installs on Linux, Python 3.11, each file with its hash
+lock: $(RELEASE)/.installed  ## deploy/requirements*.txt: what a party installs on Linux, x86_64, Python 3.11, each file with its hash
 	for extra in "" flower; do \
 	  sed -n 's/^torch==.*/&+cpu/p' constraints.txt | $(RELEASE)/bin/uv pip compile --quiet --generate-hashes \
 	    --python-version 3.11 --python-platform x86_64-unknown-linux-gnu --constraint constraints.txt \
-	    $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url $(CPU)) --no-emit-find-links \
+	    $(WHEELS) --no-emit-find-links \
 	    --no-header --no-annotate pyproject.toml - $${extra:+--extra $$extra} \
 	    --output-file deploy/requirements$${extra:+-$$extra}.txt || exit; \
 	done
@@ -98,7 +100,7 @@ bill: $(RELEASE)/.installed  ## dist/securefl*.cdx.json: the bills of materials 
 	for extra in "" -flower; do \
 	  $(RELEASE)/bin/uv venv --quiet --clear --python 3.11 $(PARTY) && \
 	  $(RELEASE)/bin/uv pip install --quiet --python $(PARTY) --require-hashes \
-	    $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url $(CPU)) -r deploy/requirements$$extra.txt && \
+	    $(WHEELS) -r deploy/requirements$$extra.txt && \
 	  $(RELEASE)/bin/cyclonedx-py environment $(PARTY) --pyproject pyproject.toml --output-reproducible \
 	    --output-file dist/securefl$$extra.cdx.json && \
 	  PYTHONPATH=. $(RELEASE)/bin/python tools/bill.py dist/securefl$$extra.cdx.json || exit; \
@@ -159,7 +161,7 @@ bench-growth: $(VENV)/.tested  ## what a round costs the engine, for 100 to 100,
 	$(BIN)/python benchmarks/growth.py local
 
 ROUNDS ?= 2000
-endurance: $(VENV)/.tested  ## kills, restarts, a rotation and a lost disk, over sockets and over Flower: make endurance [ROUNDS=2000]
+endurance: $(VENV)/.tested  ## an hour and three quarters of kills, restarts, a rotation and a lost disk, over sockets and Flower: make endurance [ROUNDS=2000]
 	@red=0; for carrier in sockets flower; do \
 	$(BIN)/python benchmarks/endurance.py --rounds $(ROUNDS) --carrier $$carrier || red=1; done; exit $$red
 

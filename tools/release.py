@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,14 @@ BACKEND = "import sys; from setuptools import build_meta; getattr(build_meta, sy
 
 def git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def require_own_tag() -> None:
+    """Exit if the commit has tags, but not that of the version that its package is named by."""
+    source = (ROOT / "securefl" / "__init__.py").read_text(encoding="utf-8")
+    (version,) = re.findall(r'^__version__ = "(.+)"$', source, re.M)
+    if (tags := git("tag", "--points-at", "HEAD").split()) and f"v{version}" not in tags:
+        raise SystemExit(f"Expected the tag v{version} of this commit's __version__, got {', '.join(tags)}.")
 
 
 def build(tree: Path, out: Path, epoch: int) -> list[Path]:
@@ -79,6 +88,7 @@ def write_sums(folder: Path) -> None:
 def main(out: Path) -> None:
     if changed := git("status", "--porcelain"):
         raise SystemExit(f"A release is made of a commit. Commit or remove first:\n{changed}")
+    require_own_tag()
     epoch, sums = int(git("log", "-1", "--format=%ct")), []
     with tempfile.TemporaryDirectory() as place:
         for number, folder in enumerate((out, Path(place) / "again")):

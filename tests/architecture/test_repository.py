@@ -45,7 +45,7 @@ def test_one_system_is_supported_and_said() -> None:
     systems = [one for one in PROJECT["classifiers"] if one.startswith("Operating System")]
     assert systems == ["Operating System :: POSIX :: Linux"]
     assert re.search(
-        r"^Python 3\.11 to 3\.13, Linux\.", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
+        r"^Python 3\.11 to 3\.13, Linux, x86_64\.", (ROOT / "README.md").read_text(encoding="utf-8"), re.M
     )
     deployment = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| (\w+), supported \|", deployment, re.M) == ["Linux"]
@@ -231,6 +231,31 @@ def test_the_party_of_a_unit_starts_apart_from_its_relay_and_without_a_network(t
     assert (party["PrivateNetwork"], party["RestrictAddressFamilies"]) == (["yes"], ["AF_UNIX"])
     # Behind private users the kernel would tell the party nobody's number.
     assert not {"PrivateUsers", "DynamicUser"} & {*party, *relay}
+
+
+def test_what_is_installed_by_hand_is_in_a_release_and_where_the_units_look() -> None:
+    text = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    wheel = f"securefl-{__version__}-py3-none-any.whl"
+    calls = re.findall(r"^(/\S+)/bin/pip install (.*)$", text, re.M)
+    homes = {str(Path(unit(name)["ExecStart"][0].split()[0]).parents[1]) for name in ("party", "relay")}
+    assert {home for home, _ in calls} == homes
+    for _, rest in calls:
+        assert re.search(rf"-r requirements\.txt$|(^| |/){re.escape(wheel)}$", rest), rest
+    assert [rest.split()[-1] for _, rest in calls if "--require-hashes" in rest] == ["requirements.txt"]
+
+
+def test_units_and_image_give_large_blocks_back_whole() -> None:
+    setting = "MALLOC_MMAP_THRESHOLD_=262144"
+    assert all(setting in unit(name)["Environment"][0].split() for name in ("party", "relay"))
+    assert setting in (DEPLOY / "Containerfile").read_text(encoding="utf-8").split()
+
+
+def test_uv_looks_for_a_package_in_all_indexes() -> None:
+    """By default it stops at the first one that has any version of a package, such as torch's."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    called = [line for line in text.splitlines() if "--extra-index-url" in line]
+    assert called
+    assert all("--index-strategy unsafe-best-match" in line for line in called)
 
 
 def test_a_relay_that_its_superlink_refuses_is_started_again_without_end() -> None:

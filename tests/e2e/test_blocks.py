@@ -36,9 +36,8 @@ COMPARED: Mapping[tuple[str, str], str] = {
     ("flower-strategies.md", "round 1: 7 of 8 answered"): "tests/e2e/test_flower_operator_log.py",
 }
 """The begin of a block without a language, and the test that prints the same."""
-PROGRAMS = frozenset(
-    {"pip", "export", "source", "flwr", "flower-superlink", "flower-supernode", "pytest", "ruff", "mypy"}
-)
+SHELL = frozenset({"export", "python3.11", "sha256sum", "source"})
+PROGRAMS = SHELL | {"pip", "flwr", "flower-superlink", "flower-supernode", "pytest", "ruff", "mypy"}
 
 
 def commands(body: str) -> Iterator[list[str]]:

@@ -15,6 +15,7 @@ import tarfile
 import venv
 import zipfile
 from collections.abc import Iterable
+from contextlib import nullcontext
 from email import message_from_string
 from pathlib import Path
 
@@ -160,6 +161,21 @@ def test_a_release_has_the_folder_deploy_of_its_commit(
     assert committed.items() <= packed.items()
     sums = packed.pop("SHA256SUMS").decode().splitlines()
     assert [line.split("  ")[1] for line in sums] == sorted(packed)
+
+
+@pytest.mark.parametrize(
+    ("tags", "refused"), [((), False), (("v0.0.1",), True), (("v0.0.1", f"v{__version__}"), False)]
+)
+def test_a_commit_is_released_under_no_tag_or_that_of_its_version(
+    tags: tuple[str, ...], refused: bool, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", repository, clone], check=True)
+    for tag in tags:
+        subprocess.run(["git", "-C", clone, "tag", tag], check=True)
+    monkeypatch.setattr(release, "ROOT", clone)
+    with pytest.raises(SystemExit, match=r"v0\.0\.1") if refused else nullcontext():
+        release.require_own_tag()
 
 
 def test_a_changed_checkout_says_so(repository: Path, tmp_path: Path) -> None:
