@@ -53,7 +53,7 @@ def test_every_arm_of_a_packaged_study_can_be_composed(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", packaged())
+@pytest.mark.parametrize("name", [name for name in packaged() if name != "cifar10_fedprof"])  # over 5 minutes
 def test_the_first_round_of_every_arm_of_a_packaged_study_is_answered(name: str, tmp_path: Path) -> None:
     """A study of FLTrust beside liars once lost every client, and no test played it."""
     for number, study in enumerate(cells(packaged()[name])):
