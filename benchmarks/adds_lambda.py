@@ -85,7 +85,7 @@ def main() -> None:
         for classes, weight in cells:
             own = study(classes, weight, fixed)
             for seed in own.study.seeds:
-                found = {name: round(value, 4) for name, value in figures(own, of(build(own, seed))).items()}
+                found = pd.Series(figures(own, of(build(own, seed)))).round(4)
                 rows.append({"classes": classes, "weight": weight, "seed": seed, **found})
                 print(*rows[-1].values(), flush=True)
         keep(name, pd.DataFrame(rows), command="adds_lambda.py")

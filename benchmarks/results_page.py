@@ -221,7 +221,7 @@ NOISES: Mapping[tuple[str, str], str] = {
     ("blt", "not set"): 'BLT (`bands = "blt"`)',
 }
 """What the sweep client_level_matrix calls its kinds of noise, by `bands` and `bound_quantile`."""
-ASKED = (0.5, 1.0, 2.0, 4.0, 8.0, inf)
+EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, inf)
 _KEYS = ("arm.body", "arm.clip", "privacy.noise", "privacy.calibration", "privacy.unit")
 _UNIT, _BOUNDED = "kind unit-l2", "kind bounded, bound 1"
 BODIES: Mapping[str, Sequence[str]] = {
@@ -250,7 +250,7 @@ def by_epsilon(file: str) -> Iterator[str]:
     for name in BODIES:
         if len(own := of_body(table, name)):
             means = own.groupby("privacy.epsilon")[["final_accuracy", "epsilon_true"]].mean()
-            cells = [f"{means['final_accuracy'][at]:.2f}" if at in means.index else "–" for at in ASKED]
+            cells = [f"{means['final_accuracy'][at]:.2f}" if at in means.index else "–" for at in EPSILONS]
             true = means["epsilon_true"][[1.0, 8.0]]
             words = "as asked" if true[8.0] > 7.99 else f"{true[1.0]:.2f} at 1, {true[8.0]:.1f} at 8"
             words = "**∞ per record**, whatever was asked" if true[8.0] == inf else words

@@ -212,8 +212,8 @@ def _name(x: NDArray[Any], network: str, key: bytes) -> str:
 def _kept(path: Path, records: int, network: str) -> Float32s:
     """The features in a cached file. Raises DataError if it is damaged or of another network."""
     try:
-        made, named, digest = npz(path, ["features", "network", "digest"]).values()
-        sound = bytes(named) == network.encode() and bytes(digest).decode() == _digest(made)
+        made, named, told = npz(path, ["features", "network", "digest"]).values()
+        sound = bytes(named) == network.encode() and bytes(told).decode() == _digest(made)
     except (DataError, UnicodeDecodeError):
         sound = False
     if not sound or made.dtype != np.float32 or made.ndim != 2 or len(made) != records:

@@ -100,9 +100,8 @@ def test_a_column_of_no_known_repetition_is_refused(tmp_path: Path) -> None:
 
 def test_rows_without_values_take_no_memory(tmp_path: Path) -> None:
     """pyarrow took 14 GB for 46 billion rows that a file of 2 kB claims, and gave the two that are there."""
-    path = tmp_path / "records.parquet"
+    parquet, path = pytest.importorskip("pyarrow.parquet"), tmp_path / "records.parquet"
     pd.DataFrame({"a": [1.5, 2.0]}).to_parquet(path)
-    parquet = pytest.importorskip("pyarrow.parquet")
     size = parquet.read_metadata(path).row_group(0).total_byte_size
     raw, known = path.read_bytes(), b"\x16" + varint(2 * size) + b"\x16" + varint(2 * 2)
     assert raw.count(known) == 1
