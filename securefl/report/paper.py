@@ -6,7 +6,6 @@ start LaTeX.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ _SIZES: Final[dict[Any, Any]] = {
 }
 """Readable at the width of a column, without a style of one's own. A name with $ in it is no formula."""
 _CYCLE: Final = "axes.prop_cycle"
+_COLOURS: Final = re.compile(r"""cycler\(\s*(?:color *=|(["'])color\1 *,) *[\[(]([^\[\]()]+)[\])]\s*\)""")
 _ALLOWED: Final = (
     *("axes.", "errorbar.", "figure.", "font.", "grid.", "hatch.", "legend.", "lines.", "mathtext."),
     *("patch.", "pdf.fonttype", "ps.fonttype", "savefig.", "svg.fonttype", "text.color", "xtick.", "ytick."),
@@ -123,7 +123,7 @@ def _read(file: Path) -> tuple[dict[Any, Any], tuple[str, ...] | None]:
                 colours = _colours(value)
             else:
                 settings.update(RcParams(**{key: value}))
-        except (KeyError, SyntaxError, ValueError) as error:
+        except (KeyError, ValueError) as error:
             raise ConfigError(
                 f"{file}, line {number}: expected a setting of fonts, sizes, colours or lines, as a style "
                 f"file of matplotlib has them, got {line.strip()!r}: {error}. A style is data, and no code: "
@@ -133,16 +133,10 @@ def _read(file: Path) -> tuple[dict[Any, Any], tuple[str, ...] | None]:
 
 
 def _colours(value: str) -> tuple[str, ...]:
-    """The colours in the text `cycler("color", [...])`, which is parsed and never run."""
+    """The colours in the text `cycler("color", [...])`, which is never run."""
     from matplotlib.colors import to_hex
     from matplotlib.rcsetup import validate_color
 
-    match ast.parse(value, mode="eval").body:
-        case (
-            ast.Call(func=ast.Name(id="cycler"), args=[ast.Constant(value="color"), listed], keywords=[])
-            | ast.Call(func=ast.Name(id="cycler"), args=[], keywords=[ast.keyword(arg="color", value=listed)])
-        ):
-            found = ast.literal_eval(listed)
-            if isinstance(found, list | tuple) and found:
-                return tuple(to_hex(validate_color(colour)) for colour in found)
-    raise ValueError('it is no cycler("color", [...]) of colours')
+    if (found := _COLOURS.fullmatch(value)) is None:
+        raise ValueError('it is no cycler("color", [...]) of colours')
+    return tuple(to_hex(validate_color(colour.strip("\"' "))) for colour in found[2].rstrip(", ").split(","))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PARSER = re.compile(
-    r"json\.loads?|tomllib\.loads|literal_eval|(np|torch)\.(load|loadtxt|frombuffer)|safe_open|safetensors.*load"
+    r"json\.loads?|tomllib\.loads|(ast\.)?(literal_eval|parse)|(np|torch)\.(load|loadtxt|frombuffer)|safe_open|safetensors.*load"
     r"|ZipFile|zipfile\.ZipFile|tarfile\.open|Image\.open|csv\.reader|pd\.read_csv|parquet\.\w+"
     r"|\w+\.(decompress|unpack_from|iter_unpack|from_bytes)|struct\.unpack|_HEAD\.unpack|pickle\.\w+"
 )
@@ -16,6 +16,7 @@ ALONE: Mapping[str, str] = {
     "securefl/accounting/named_ledger.py": "names of holders, of this user's ledger, which is chained",
     "securefl/accounting/shared.py": "the user's own shared ledger, which is chained",
     "securefl/commands/ledger.py": "a charge that the ledger's reader has decoded",
+    "securefl/commands/main.py": "source of an installed package",
     "securefl/core/reading.py": "a value of a TOML text that was read, quoted",
     "securefl/core/streams.py": "this party's own draws",
     "securefl/data/fetching.py": "archives whose SHA-256 was checked",
