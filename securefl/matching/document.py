@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -54,6 +55,7 @@ _MADE_BY: Final[Mapping[str, str]] = {
     "encrypted-baseline": "securefl encrypt --params strong-encrypted --baseline makes it",
     "encrypted-scores": "securefl match makes it",
 }
+_SECRET: Final = ("secret-key", "evaluator-key", "client-key")
 _LONGEST_LINE: Final = 80
 _BEGIN: Final = b"securefl "
 _DIGEST: Final = 32
@@ -196,9 +198,20 @@ def require_replaceable(path: Path, kind: str) -> None:
 
 
 def read(path: Path, kind: str) -> Document:
-    """Read a file of this kind. Raises DataError with the path if the file is not as it was written."""
+    """Read a file of this kind.
+
+    Raises DataError with the path if the file is not as it was written, or is a key that others can read.
+    """
     with opened(path) as source:
-        return Document.from_stream(source, os.fstat(source.fileno()).st_size, kind)
+        about = os.fstat(source.fileno())
+        found = Document.from_stream(source, about.st_size, kind)
+        if kind in _SECRET and about.st_mode & 0o077:
+            raise DataError(
+                f"Expected a key for its owner alone, got mode {about.st_mode & 0o777:04o}: others may have "
+                "read it. Make new keys (securefl keygen), or, if nobody did: chmod 600 "
+                f"{shlex.quote(str(path))}"
+            )
+    return found
 
 
 T = TypeVar("T")

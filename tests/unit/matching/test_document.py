@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
+import subprocess
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +140,22 @@ def test_a_gibibyte_behind_a_valid_first_line_is_not_read(kind: str, tmp_path: P
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
+
+
+@every("kind", LIMITS)
+def test_a_key_that_others_can_read_is_refused_until_they_cannot(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write(path, Document(kind, {}, b""), secret=kind in {"secret-key", "evaluator-key", "client-key"})
+    read(path, kind)
+    for mode in (0o640, 0o604):
+        path.chmod(mode)
+        if not kind.endswith("-key") or kind == "public-key":
+            read(path, kind)
+            continue
+        with pytest.raises(DataError, match=f"mode 0{mode:o}") as caught:
+            read(path, kind)
+        subprocess.run(shlex.split(str(caught.value).rpartition(": ")[2]), check=True)
+        read(path, kind)
 
 
 @every("item", [b"[],", b"{},", b"1,"])
