@@ -46,10 +46,10 @@ def count_events(listed: object, times: int, into: Counter[DpEvent]) -> None:
 
 
 def _event(entry: dict[str, Any]) -> tuple[DpEvent, int]:
-    count = entry.pop("count", 1)
+    count = entry.get("count", 1)
     if type(count) is not int or not 0 <= count <= LARGEST_REPEAT:
         raise DataError(f"Expected a count from 0 to {LARGEST_REPEAT:,}, got {count!r}.")
-    numbers = {k: float(v) if type(v) in (int, float) else v for k, v in entry.items()}
+    numbers = {k: float(v) if type(v) in (int, float) else v for k, v in entry.items() if k != "count"}
     if numbers.get("event") == "poisson_gaussian":
         numbers["count"] = 1
     try:
@@ -59,7 +59,7 @@ def _event(entry: dict[str, Any]) -> tuple[DpEvent, int]:
         if (fields := _FIELDS.get(word)) is None:
             expected, hint = f"an event among {', '.join(_FIELDS)}", near(word, _FIELDS)
         else:
-            expected = f"{word} with {' and '.join(fields) or 'no field'}, and a count"
-            other = next((key for key in entry if key not in ("event", *fields)), "")
+            expected = f"{word} with {', '.join((*fields, 'count'))}, numbers in their range"
+            other = next((key for key in entry if key not in ("event", "count", *fields)), "")
             hint = near(other, fields)
         raise DataError(f"Expected {expected}, got {str(entry)[:120]}{hint}.") from None

@@ -292,7 +292,9 @@ def _takes(hint: Any, whole: bool = False) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(json.dumps, own))
     takes = next(filter(None, (_takes(one, int in own) for one in own)), "")
-    return f"a list of {takes}" if takes and get_origin(hint) is tuple else takes
+    if get_origin(hint) is tuple:
+        return f"a list of {takes}" if takes else "a list, or []"
+    return takes
 
 
 def _remedy(kind: type[Any], path: str, came: Any, table: Mapping[str, Any]) -> str:

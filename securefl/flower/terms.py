@@ -104,8 +104,9 @@ class AppTerms:
 
 def read_table(path: Path) -> dict[str, Any]:
     """The table of a TOML file. Raises ConfigError, with the file's name, if it has none."""
+    text = read_text(path)
     try:
-        return toml(read_text(path))
+        return toml(text)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

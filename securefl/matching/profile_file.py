@@ -40,6 +40,9 @@ def read_profile(path: Path) -> Profile:
         return Profile(found["mean"], found["variance"], count, model)
     except DataError as error:
         raise DataError(f"{shown(path)}: {error}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        example = '{"mean": [0.1, 0.2], "variance": [1.0, 0.5]}'
-        raise DataError(f"{shown(path)}: Expected JSON like {example}, of equal lengths.") from None
+    except KeyError as error:
+        came = f"no {error}"
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        came = "other text" if raw.strip() else "an empty file"
+    example = '{"mean": [0.1, 0.2], "variance": [1.0, 0.5]}'
+    raise DataError(f"{shown(path)}: Expected JSON like {example}, of equal lengths, got {came}.")

@@ -93,6 +93,11 @@ def require_format(folder: Path, kind: str) -> None:
 def run_config(folder: Path) -> Path:
     """The file with the study of a run folder. Raises ConfigError unless it is one, of this version."""
     config = folder / CONFIG
+    if (folder / "party.toml").is_file():
+        raise ConfigError(
+            f"Expected a run folder, got {folder}, a party's folder. Name the one of its server's run: --out "
+            "of `securefl party coordinate`."
+        )
     if not config.is_file():
         runs = [path.parent for path in sorted(folder.glob(f"cells/*/{CONFIG}"))]
         named = f"It is a sweep: name a run in it, such as {runs[0]}." if runs else "Check the path."

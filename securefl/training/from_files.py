@@ -109,7 +109,11 @@ def model_of(path: Path, namer: Namer) -> ModelFile:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     if not {"model", "weights"} <= set(table) <= {"model", "weights", "data"}:
-        raise ConfigError(f"{path}: expected the tables [model], [weights] and [data], got {sorted(table)}.")
+        study = " A study is none: copy its [model], and add [weights]." if "study" in table else ""
+        raise ConfigError(
+            f"{path}: expected the tables [model], [weights] and, for tables of records, [data], got "
+            f"{', '.join(map(key_of, sorted(table))) or 'none'}.{study}"
+        )
     weights = convert(WeightsSection, table["weights"], "weights")
     columns = tuple(
         convert(Named, {**own, "name": name}, f"data.columns.{key_of(name)}")

@@ -84,7 +84,8 @@ def test_a_union_is_told_in_one_sentence() -> None:
 @every(
     ("key", "takes"),
     [
-        *((key, "") for key in ("sum", "unit", "adjacency", "budget", "non_private")),
+        *((key, "") for key in ("sum", "unit", "adjacency", "budget")),
+        ("non_private", ": a list, or []."),
         ("scores", ': "clear" or "ckks" or "pads".'),
         ("noise", ': "none" or "local" or "distributed" or "central" or "key-holder".'),
         ("delta", ": a number in (0, 1)."),
