@@ -179,7 +179,7 @@ nvflare: $(NVFLARE)/.installed  ## NVFlare's simulator: its own FedAvg, and the 
 pictures: $(VENV)/.tested  ## docs/*.png, anew from benchmarks/results
 	$(BIN)/python benchmarks/pictures.py
 
-sweeps: $(VENV)/.tested  ## the trade-off studies: ten minutes (digits), and half an hour (MNIST, needs SECUREFL_DATA)
+sweeps: $(VENV)/.tested  ## the trade-off studies: five minutes of a core (digits), and an hour (MNIST, needs SECUREFL_DATA)
 	$(BIN)/securefl sweep fedlog_tradeoff
 	$(BIN)/securefl sweep fedlog_tradeoff_mnist
 

@@ -123,7 +123,7 @@ def coordinate(
     command again to go on. A party that comes back takes part from the next round on.
 
     Otherwise progress, run folder, report and exit codes are those of `securefl run`. A party on another
-    machine has its socket here if SSH forwards it: ssh -N -L /srv/b.sock:/srv/b/run/party.sock host-b.
+    machine has its socket here by socat over ssh: see "Three machines" in docs/deployment.md.
 
     With --flower the command submits a packaged app to the SuperLink. The app runs the rounds with the keys
     in FOLDER, and ends with this command. The SuperLink runs on this machine, as this user. Each party has a

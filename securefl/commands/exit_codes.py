@@ -22,14 +22,15 @@ class ExitCode(IntEnum):
 
 MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.DONE: "The command did what was asked.",
-    ExitCode.ERROR: "An error that the message explains. `audit`: a mechanism reveals more than it claims. "
-    "`reveal`: a file was refused, and the other scores are printed.",
+    ExitCode.ERROR: "An error that the message on stderr explains, in words also under --json. `audit`: a "
+    "mechanism reveals more than it claims. `reveal`: a file was refused, and the other scores are printed.",
     ExitCode.USAGE: "The words of the command are wrong: an option that does not exist, a missing argument. "
     "`match`: every profile was refused, and no file of scores is written.",
     ExitCode.REFUSED: "A part was refused by name, and the rest was done. `match`: some profiles. "
     "`flower check`: a run of the app would refuse what it lists.",
     ExitCode.UNLEARNT: "All rounds are finished, and nothing was learnt: no arm is better than one constant "
-    "answer, or an arm stopped early, since nobody answered or its model diverged. `run`, `demo`, `report`, "
+    "answer, an arm's model is diverged at the end, or nobody answered in its second half. Over "
+    "records of one's own under a finite epsilon it follows from no accuracy. `run`, `demo`, `report`, "
     "`sweep`, `reproduce` and `party coordinate` have it.",
     ExitCode.TOO_FEW: "`party coordinate`: too few parties were present in time for a round. It does not "
     "count. The same command goes on when they are back.",

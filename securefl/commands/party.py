@@ -320,7 +320,7 @@ def status_lines(said: dict[str, Any]) -> list[str]:
         lines += [
             f"terms: {words}, against {against}",
             f"epsilon so far, in all studies: {spent}",
-            f"releases: {count['committed']} left, {count['reserved']} more reserved",
+            f"releases: {count['committed']} sent, {count['reserved']} more reserved",
         ]
     for newest in said.get("records", [])[-1:]:
         lines.append(f"records: SHA-256 {newest['digest']} since {newest['at']} ({newest['why']})")

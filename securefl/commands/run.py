@@ -68,9 +68,10 @@ def run(
     interruption, run the same command again: it resumes after the last finished round, and no finished round
     releases a value again.
 
-    The exit code is 4 if the run finished, but no arm is better than one constant answer, or an arm stopped
-    in the first half of its rounds, because no client answered or its model diverged. Warnings on stderr, in
-    the report and in --json give the reason.
+    The exit code is 4 if the run finished, but no arm is better than one constant answer, an arm's model is
+    diverged at the end, or nobody answered it in the second half of its rounds. Over records of your own
+    under a finite epsilon, it follows from no accuracy. Warnings on stderr, in the report and in --json give
+    the reason.
     """
     from securefl.study.config import slug
 

@@ -1,7 +1,6 @@
 """An exchange over the Unix sockets of parties, for a server that reaches all of them on its own machine.
 
-A party of another machine has its socket here if an SSH connection forwards it
-(`ssh -N -L HERE:THERE host`).
+A party of another machine has its socket here by socat over ssh (docs/deployment.md, "Three machines").
 """
 
 from __future__ import annotations

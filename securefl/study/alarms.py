@@ -30,8 +30,8 @@ _NAMED: Final = 3
 class Alarm:
     """A warning about one arm, in a sentence or two that name it.
 
-    learnt: False if the arm has learnt nothing, or stopped learning in the first half of its rounds, since no
-    client answered or the model diverged. True for any other warning.
+    learnt: False if the arm has learnt nothing: the model is diverged at the end, or nobody answered in the
+    second half of its rounds. True for any other warning.
     """
 
     arm: str

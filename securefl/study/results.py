@@ -109,7 +109,7 @@ class Results:
 
     @property
     def learnt(self) -> bool:
-        """False if an arm stopped learning in the first half of its rounds, or no arm learnt anything."""
+        """False if an arm ended diverged or without answers, or no arm learnt anything."""
         drowned = not self.discreet and all(arm.no_better for arm in self.summary)
         return all(alarm.learnt for alarm in self.alarms) and not drowned
 
