@@ -25,6 +25,7 @@ class DeclaredQuery:
             ledger does not limit these queries.
         max_releases: the largest number of releases of the value from one holder, for all queries together.
             None is no limit.
+        scheduled: the largest number of releases of the value from one holder in a session. None: no limit.
         separation: the least number of rounds of a session between two releases of the value.
     """
 
@@ -32,6 +33,7 @@ class DeclaredQuery:
     number: int = 0
     most: int | None = None
     max_releases: int | None = None
+    scheduled: int | None = None
     separation: int = 1
 
 
@@ -87,6 +89,7 @@ class ReleaseTable:
             refusal = (
                 self._misplaced(key, asked, which)
                 or self._used_up(key, asked, which)
+                or self._unscheduled(key, asked, which)
                 or self._too_early(key, asked)
             )
             if refusal is not None:
@@ -150,6 +153,29 @@ class ReleaseTable:
         return BudgetExceeded(
             f"{key.holder}: expected at most {asked.most} declared {what} of {key.name!r}, got one more "
             f"after {len(done)}. {remedy}"
+        )
+
+    def _unscheduled(
+        self, key: ReleaseKey, asked: DeclaredQuery, which: Mapping[ReleaseKey, DeclaredQuery]
+    ) -> BudgetExceeded | None:
+        """Return a refusal if a session asks for more releases than its noise was calibrated for.
+
+        Attempts count: each has noise of its own, and a server that asks again and again would average it.
+        """
+        if asked.scheduled is None:
+            return None
+        query = (
+            "SELECT COUNT(*) FROM releases WHERE holder = ? AND session = ? AND name = ? "
+            "AND NOT (round = ? AND stage = ? AND attempt = ?)"
+        )
+        at = key.round, key.stage, key.attempt
+        ((done,),) = self._db.rows(query, (key.holder, key.session, key.name, *at))
+        new = sum((other.session, other.name) == (key.session, key.name) for other in which)
+        if done + new <= asked.scheduled:
+            return None
+        return BudgetExceeded(
+            f"{key.holder}: expected at most {asked.scheduled} releases of {key.name!r} in a session, got "
+            f"one more after {done}. The noise was calibrated for the schedule: begin a new session."
         )
 
     def _too_early(self, key: ReleaseKey, asked: DeclaredQuery) -> BudgetExceeded | None:

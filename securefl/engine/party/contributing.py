@@ -203,8 +203,10 @@ class Contributing:
         value has a `training` cost. Otherwise the server gains nothing by an initial query, and may repeat it
         if the answer was lost.
         """
-        order, spec = task.order, self._protections[name].spec
-        most = None
+        order, own = task.order, self._protections[name]
+        spec, most = own.spec, None
+        # A party's ledger of all its sessions has no schedule of its own.
+        lasting = self._ledger.terms.max_releases is None
         if order.number:
             most = spec.schedule.extra
         elif order.initial and spec.training is not None:
@@ -214,6 +216,7 @@ class Contributing:
             number=order.number,
             most=most,
             max_releases=spec.schedule.most_releases(self._plan.max_rounds),
+            scheduled=self._plan.max_releases.get(name) if own.noised and lasting else None,
             separation=self._plan.apart(spec),
         )
 
