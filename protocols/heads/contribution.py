@@ -65,7 +65,8 @@ class Bounding(Ranged):
             float64 (n, k), with rows of a norm of at most 1.
         """
         if self.kind == "clip-l2":
-            return clipping.clip_l2(features / self.bound, 1.0)
+            # Clipped first: a huge feature over a small bound would be infinite.
+            return clipping.clip_l2(features, self.bound) / self.bound
         _, direction, norm = clipping.directions(features)
         return np.asarray(direction / norm)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+import numpy as np
+
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, Sum, Total
 from securefl.core.agreement import fields, u32
@@ -41,7 +43,9 @@ def with_noise(
         drawn = _drawn(record, mechanism, wanted, total, header)
         if drawn is None:
             return None
-        noised = total.value + drawn * wanted.spec.grid.step
+        # In grid units, whole numbers: rounding a total and its noise apart would tell one from the other.
+        step = wanted.spec.grid.step
+        noised = np.float64(step) * (np.rint(total.value / step) + drawn)
         # Of the clients' values only a part was drawn. Their expected number is public; how many were is not.
         totals[wanted.spec.name] = replace(total, value=noised / own.sampling_rate)
     return replace(answers, totals=totals)

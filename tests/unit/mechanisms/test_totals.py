@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.every import every
 
 from securefl.algorithm.plan import Plan
 from securefl.algorithm.queries import Answers, CohortQuery, Sum, Total, ValueSpec
@@ -34,20 +35,37 @@ PLAN = Plan(
 HERE = Header(bytes(32), 1, 0, 0)
 
 
-def noised(header: Header = HERE, more: float = 0.0, spec: ValueSpec = OWN, secret: Any = bytes(32)) -> Any:
+def released(header: Header = HERE, more: float = 0.0, spec: ValueSpec = OWN, secret: Any = bytes(32)) -> Any:
     record: Any = SimpleNamespace(secret=lambda session, number: secret and SecretKey(secret))
     asked = CohortQuery(cohort=(0,), broadcast=np.zeros(1, np.float32), sums=(Sum(spec, 3000),))
     answers = Answers(survivors=(0,), totals={spec.name: Total(np.full(3000, more), 1.0)}, per_client={})
-    return with_noise(PLAN, record, asked, answers, header).totals[spec.name].value - more
+    return with_noise(PLAN, record, asked, answers, header).totals[spec.name].value
+
+
+def noised(more: float = 0.0, **own: Any) -> Any:
+    return released(more=more, **own) - more
 
 
 def test_a_round_that_is_run_again_has_the_noise_that_it_had() -> None:
     """Fresh noise on one total would be a second release. One draw on two totals tells their difference."""
     assert np.array_equal(noised(), noised())
     places = [replace(HERE, round=2), replace(HERE, stage=2), replace(HERE, attempt=2)]
-    others = [*(noised(place) for place in places), noised(more=1.0), noised(spec=replace(OWN, name="other"))]
+    others = [
+        *(noised(header=place) for place in places),
+        noised(more=1.0),
+        noised(spec=replace(OWN, name="other")),
+    ]
     for one in (*others, noised(secret=bytes(31) + b"s")):
         assert abs(np.corrcoef(one, noised())[0, 1]) < 0.1
+
+
+@every("step", [0.1, 0.01, 1e-3, 1e-6, 2.0**-10])
+def test_the_attack_a_neighbour_that_the_low_bits_of_a_noised_total_rule_out(step: float) -> None:
+    """Total and noise were rounded apart: one number told its total with probability 0.06 to 0.69."""
+    spec = replace(OWN, grid=Grid(step=step, bound=step * 2**20))
+    for total in (7.0, 12345.0):
+        found = released(more=total * step, spec=spec)
+        assert np.array_equal(found, np.rint(found / step) * step), "it tells total and noise together alone"
 
 
 def test_a_value_without_a_sensitivity_gets_none() -> None:

@@ -117,6 +117,13 @@ def test_records_beyond_the_bound_are_clipped_and_counted() -> None:
     assert sums[0, 0] == pytest.approx(0.5 + 1 + 1 + 1, abs=1e-3)
 
 
+def test_a_huge_record_over_a_small_bound_has_norm_one_and_takes_no_other_with_it() -> None:
+    """Divided by the bound it was infinite, and the client's whole value was replaced."""
+    rows = Bounding(kind="clip-l2", bound=0.5).integers(np.array([[1.5e308, 0.0], [0.1, 0.2]]))
+    assert rows[0].tolist() == [UNIT, 0]
+    assert (rows[1] / UNIT).tolist() == pytest.approx([0.2, 0.4], abs=2 / UNIT)
+
+
 def test_a_client_s_whole_value_is_clipped_to_its_bound() -> None:
     made = statistic(client_bound=3.0)
     rng = np.random.default_rng(0)
