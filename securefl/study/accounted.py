@@ -8,7 +8,7 @@ the same run costs nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -127,18 +127,25 @@ def allotted(study: Study, arm: Arm, seed: int, made: tuple[Algorithm, Plan], ru
     )
 
 
-def reserve(study: Study, plan: Plan, marks: Digests, wants: Sequence[Allotment]) -> None:
+def reserve(
+    study: Study, plan: Plan, marks: Digests, wants: Sequence[Allotment], begun: Container[str] = ()
+) -> None:
     """Reserve runs of the study in its shared ledger: all, or none. A run that is in it costs nothing.
 
-    marks: of the study's records and initial weights.
+    marks: of the study's records and initial weights. begun: the runs from which values left.
     Raises BudgetExceeded if the runs would exceed the budget, and ConfigError if the ledger has other terms
-    or records, or lacks the run that trained the initial weights.
+    or records, lacks the run that trained the initial weights, or lacks one of `begun`: it is not the ledger
+    that counted that run, and what else that one counts would be forgotten.
     """
-    path = ledger_of(study)
-    if path is None or not wants:
+    path, held = ledger_of(study), stored_runs(study, marks, plan) if wants else None
+    if path is None or held is None:
         return
-    if marks.behind:
-        stored_runs(study, marks, plan)  # before the ledger is made
+    if lost := [own.what for own in wants if own.run in begun and held.known(own.run) is None]:
+        raise ConfigError(
+            f"Expected {path} to hold {lost[0]}, which has begun, got a ledger without it: it was lost, "
+            "moved, or put back from an older copy. Put the newest one back. Without it nothing counts what "
+            "these records have spent."
+        )
     with SharedLedger(path, shared_terms(plan.terms()), marks.records) as shared:
         shared.reserve(wants)
 
@@ -148,7 +155,7 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
 
     Raises the errors of `reserve`, before anything was trained or released.
     """
-    wants, plan, marks = [], None, Digests()
+    wants, begun, plan, marks = [], set[str](), None, Digests()
     for arm, world, home in pairs:
         made = composition(study, arm, world)
         if plan is not None and world.marks.records != marks.records:
@@ -159,9 +166,11 @@ def reserve_all(study: Study, pairs: Iterable[tuple[Arm, World, Path]]) -> None:
                 "as a study of its own, with a ledger of its own."
             )
         plan, marks = made[1], world.marks
-        wants.append(allotted(study, arm, world.seed, made, identity(home, plan)))
+        run, released = identity(home, plan)
+        begun |= {run} if released else set()
+        wants.append(allotted(study, arm, world.seed, made, run))
     if plan is not None:
-        reserve(study, plan, marks, wants)
+        reserve(study, plan, marks, wants, begun)
 
 
 def require_room(study: Study, world: World, made: Mapping[str, tuple[Algorithm, Plan]]) -> None:

@@ -117,10 +117,13 @@ class Saved:
             yield
 
 
-def identity(home: Path, plan: Plan) -> str:
-    """The identity of the ledger in the folder of an arm and seed. The first call makes the ledger."""
+def identity(home: Path, plan: Plan) -> tuple[str, bool]:
+    """The identity of the ledger in the folder of an arm and seed, and whether anything left under it.
+
+    The first call makes the ledger.
+    """
     with closing(_file(home)) as file, Ledger(file, plan.terms()) as ledger:
-        return ledger.identity
+        return ledger.identity, ledger.head.count > 0
 
 
 @contextmanager

@@ -102,6 +102,28 @@ def test_a_stopped_run_goes_on_and_is_charged_once(tmp_path: Path) -> None:
     assert not (tmp_path / "people.ledger").exists()
 
 
+def test_the_attack_a_begun_run_that_goes_on_under_a_new_ledger_in_place_of_the_lost_one(
+    tmp_path: Path,
+) -> None:
+    """It told epsilon 2.0 where 2.27 was spent, and a third study fitted."""
+    run(shared(tmp_path, rounds=1, epsilon="0.9"), tmp_path / "a")
+    study, told = shared(tmp_path), list[object]()
+    with pytest.raises(Interrupted):
+        run_study(study, tmp_path / "b", lambda *own: told.append(own), stop=Told(lambda: len(told) == 1))
+    before, kept = held(tmp_path), tmp_path / "kept"
+    kept.mkdir()
+    for name in ("people.ledger", "people.ledger-head"):
+        (tmp_path / name).rename(kept / name)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="to hold tiny, FedLog, seed 3, which has begun"):
+            run(study, tmp_path / "b")
+    assert not (tmp_path / "people.ledger").exists()
+    for path in kept.iterdir():
+        path.rename(tmp_path / path.name)
+    run(study, tmp_path / "b")
+    assert held(tmp_path) == before
+
+
 def test_other_records_and_another_promise_are_refused(tmp_path: Path) -> None:
     run(shared(tmp_path), tmp_path / "a")
     other = shared(tmp_path, epsilon="0.5")
