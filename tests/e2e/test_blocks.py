@@ -36,7 +36,7 @@ COMPARED: Mapping[tuple[str, str], str] = {
     ("flower-strategies.md", "round 1: 7 of 8 answered"): "tests/e2e/test_flower_operator_log.py",
 }
 """The begin of a block without a language, and the test that prints the same."""
-SHELL = frozenset({"export", "python3.11", "sha256sum", "source"})
+SHELL = frozenset({"export", "python3.11", "python3.12", "sha256sum", "source", "tar"})
 PROGRAMS = SHELL | {"pip", "flwr", "flower-superlink", "flower-supernode", "pytest", "ruff", "mypy"}
 
 
