@@ -8,7 +8,7 @@ its SuperLink takes a seventh of a second for each. A process is killed on every
 on every 80th, and started again: a client but the last one, or, over Flower, such a client's node. In the
 first quarter of a session it is often the coordinator, and over Flower the SuperLink. After the first session
 a client rotates its keys, and all pin the new roster. After the second one a client loses its folder: an
-older copy is refused, and the newest is put back. Then the last session's second and last quarter are
+older copy is refused, and the newest is put back. Then the second and last quarter of each session are
 compared: time, the files of all parties, memory and CPU of each process that ran through both.
 """
 

@@ -338,9 +338,9 @@ def endurance(carrier: str) -> Iterator[str]:
     marks = read(f"endurance_{carrier}.csv")
     for figure, *numbers in flatness(marks, carrier).dropna().to_numpy():
         yield _row(figure, *(f"{number:.0f}" if number >= 100 else f"{number:.3g}" for number in numbers))
-    steady = STEADY[carrier]
-    whole = (f"{quarter[f'{steady} kB'].iloc[-1]:.0f}" for quarter in quarters(marks))
-    yield _row(f"kB of {steady}'s files", *whole, "")
+    steady, (number, last) = STEADY[carrier], [*marks.groupby("session")][-1]
+    whole = (f"{quarter[f'{steady} kB'].iloc[-1]:.0f}" for quarter in quarters(last))
+    yield _row(f"kB of {steady}'s files", number, *whole, "")
 
 
 def charged() -> Iterator[str]:

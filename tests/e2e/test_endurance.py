@@ -100,7 +100,7 @@ def test_flat_marks_are_flat() -> None:
     ("column", "change", "figure"),
     [
         ("seconds", lambda rounds: rounds / 40, "s a round"),
-        ("coordinator MB", lambda rounds: 200 + rounds / 10, "MB of coordinator"),
+        ("coordinator MB", lambda rounds: 200 + 0.03 * rounds, "MB of coordinator"),
         ("client-0005 CPU s", lambda rounds: rounds**2 / 1e3, "CPU ms a round of client-0005"),
         ("client-0000 kB", lambda rounds: rounds**2 / 1e3, "bytes a round of client-0000's files"),
         ("coordinator MB", lambda rounds: rounds + np.nan, "MB of coordinator"),
@@ -108,6 +108,23 @@ def test_flat_marks_are_flat() -> None:
 )
 def test_what_grows_is_named(column: str, change: Any, figure: str) -> None:
     assert steep(marks(**{column: change})) == [figure]
+
+
+def test_what_a_round_is_recorded_in_may_grow() -> None:
+    assert steep(marks(**{"coordinator MB": lambda rounds: 200 + 0.02 * rounds})) == []
+
+
+@every("session", [1, 2, 3])
+def test_what_grows_in_any_session_is_named(session: int) -> None:
+    """The last one alone was compared, and CPU rose in the one before."""
+    found = pd.concat(
+        marks(**({"seconds": lambda rounds: rounds / 40} if number == session else {})).assign(session=number)
+        for number in (1, 2, 3)
+    ).reset_index(drop=True)
+    assert steep(found) == ["s a round"]
+    table = flatness(found, "sockets").set_index("figure")
+    assert table.loc["s a round", "session"] == session
+    assert table.index.is_unique
 
 
 def test_a_process_that_ran_through_both_quarters_is_tested_and_one_that_started_again_is_not() -> None:
@@ -125,7 +142,7 @@ def test_a_mark_after_the_servers_log_was_folded_in_is_left_out() -> None:
     table = flatness(marks(**{"server kB": lambda _: np.append(sizes[:-1], 1.0)}), "sockets")
     (after,) = table.loc[table["figure"] == "bytes a round of server's files", "quarter_4"]
     assert after == pytest.approx(400)
-    grows = np.append(sizes[:-2], [900.0, 1.0])
+    grows = np.append(sizes[:-2], [2000.0, 1.0])
     assert steep(marks(**{"server kB": lambda _: grows})) == ["bytes a round of server's files"]
 
 
