@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PARSER = re.compile(
-    r"json\.loads?|tomllib\.loads|(ast\.)?(literal_eval|parse)|(np|torch)\.(load|loadtxt|frombuffer)|safe_open|safetensors.*load"
+    r"json\.loads?|tomllib\.loads|(ast\.)?literal_eval|ast\.parse|(np|torch)\.(load|loadtxt|frombuffer)|safe_open|safetensors.*load"
     r"|ZipFile|zipfile\.ZipFile|tarfile\.open|Image\.open|csv\.reader|pd\.read_csv|parquet\.\w+"
     r"|\w+\.(decompress|unpack_from|iter_unpack|from_bytes)|struct\.unpack|_HEAD\.unpack|pickle\.\w+"
 )
