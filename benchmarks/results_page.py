@@ -268,6 +268,30 @@ def by_epsilon(file: str) -> Iterator[str]:
             yield _row(name.replace("|", r"\|"), *cells, words)
 
 
+NOMINAL: Mapping[float, str] = {inf: "no noise", 43.5: "5", 3.93: "1", 1.54: "0.5"}
+"""The epsilon that FedLog's Figure 2 names, by the true one of the 21 statistics of its twin."""
+
+
+def of_figure_2() -> Iterator[str]:
+    """A row for each epsilon that the figure names: accuracy by who adds the noise, and what the noise takes.
+
+    What it takes is the mean of the same seeds' differences from the runs without noise, with its interval.
+    """
+    table = read("fedlog_figure_2_privacy_twin.csv").set_index("seed")
+    by_noise = dict([*table.groupby(["privacy.noise", "privacy.epsilon"])["final_accuracy"]])
+    quiet = by_noise["central", inf]
+    for true, name in NOMINAL.items():
+        cells = []
+        for noise in ("central", "local"):
+            if (own := by_noise.get((noise, true))) is None:
+                cells += ["", ""]
+                continue
+            mean, half = student(quiet - own)
+            taken = f"{mean:.3f} [{mean - half:.3f} to {mean + half:.3f}]".replace("-", "−")
+            cells += [spread(own), "" if own is quiet else taken]
+        yield _row(name, f"{true:g}".replace("inf", "∞"), *cells)
+
+
 def spread(values: pd.Series, digits: int = 3) -> str:
     """The mean of the seeds' values, and their standard deviation."""
     return f"{values.mean():.{digits}f} ± {values.std():.{digits}f}"
@@ -376,6 +400,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "Poisoned clients, and trust by cosine": lambda: by_arm("fltrust_poisoned.csv", "study.name"),
     "What epsilon costs FedLog on digits": lambda: by_epsilon("fedlog_tradeoff.csv"),
     "What epsilon costs FedLog on MNIST": lambda: by_epsilon("fedlog_tradeoff_mnist.csv"),
+    "What noise costs in FedLog's Figure 2": of_figure_2,
     "How normal fused representations are": lambda: whole("residual.csv"),
     "FedCor by annealing": annealing,
     "How normal loss changes are": lambda: whole("fedcor_normality.csv"),

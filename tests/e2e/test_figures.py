@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
 from dataclasses import replace
@@ -288,21 +287,6 @@ def test_embeddings() -> None:
     within, between = kept["cosine_within"], kept["cosine_between"]
     assert f"{within.min():.2f} to {within.max():.2f} within a label" in said
     assert f"{between.min():.2f} to {between.max():.2f} between labels" in said
-
-
-def test_what_noise_costs_in_fedlogs_figure_2() -> None:
-    kept = pd.read_csv(RESULTS / "fedlog_figure_2_privacy_twin.csv", comment="#")
-    said = section("FedLog's published epsilons")
-    shown = {
-        (row["noise"], row["nominal"]): f"{row['accuracy']:.3f} ± {row['deviation']:.3f}"
-        for row in kept.to_dict("records")
-    }
-    assert f"without noise it is {shown['none', math.inf]}." in said
-    own = kept[kept["noise"] == "central"].set_index("nominal")["epsilon"]
-    for nominal, epsilon in own.items():
-        both = shown["central", nominal], shown["local", nominal]
-        assert f"| {nominal:g} | {epsilon:g} | {both[0]} | {both[1]} |" in said
-    assert len(kept) == 7
 
 
 def over_no_lambda(file: str, measure: str, classes: int, weight: float) -> tuple[str, float]:
