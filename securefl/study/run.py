@@ -79,7 +79,7 @@ def run_arm(
         going_on = len(records) < study.study.rounds and not (records and records[-1]["ended"])
         if going_on and not reserved:
             own = allotted(study, arm, world.seed, (algorithm, plan), saved.ledger.identity)
-            reserve(study, plan, world.marks, [own])
+            reserve(study, plan, world.marks, [own], [own.run] if saved.ledger.head.count else ())
         last = last or study.study.rounds
         former = [*_former(study, arm, world, folder)]
         context = ArmContext(

@@ -117,6 +117,8 @@ def test_the_attack_a_begun_run_that_goes_on_under_a_new_ledger_in_place_of_the_
     for _ in range(2):
         with pytest.raises(ConfigError, match="to hold tiny, FedLog, seed 3, which has begun"):
             run(study, tmp_path / "b")
+        with pytest.raises(ConfigError, match="which has begun"):
+            played(study, tmp_path / "b")
     assert not (tmp_path / "people.ledger").exists()
     for path in kept.iterdir():
         path.rename(tmp_path / path.name)
