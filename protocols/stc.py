@@ -14,6 +14,8 @@ Differences from the paper:
 - The authors' code compresses each tensor by itself, and sends all entries that are as large as the last one
   of the top: `per_tensor` and `ties`, the preset "authors". If that last one is 0, it also sends -mu for
   each 0. Here a 0 stays 0.
+- Running statistics of batch norm are averaged as they are: they are no weights, and one size for all would
+  make variances zero.
 - Under `update_bound` the ternary value is scaled down to the bound. The residual is what the value without a
   bound leaves.
 
@@ -30,6 +32,7 @@ from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from securefl.algorithm import Algorithm, Float32s, Floats, Value, ValueSpec
 from securefl.core.ranges import Fraction
@@ -92,31 +95,30 @@ class Ternary:
     @property
     def nonzero(self) -> int:
         """Without ties."""
-        return sum(count for _, count in self._tensors)
+        return len(self.problem.averaged[0]) + sum(count for _, count in self._parts)
 
     @cached_property
-    def _tensors(self) -> Sequence[tuple[int, int]]:
-        """The size of each part that is compressed by itself, and the number of its entries that are sent."""
-        p = self.options.p
+    def _parts(self) -> Sequence[tuple[NDArray[np.int64], int]]:
+        """The places of each part that is compressed by itself, and how many of its entries are sent."""
+        p, averaged = self.options.p, self.problem.averaged[0]
         if not self.options.per_tensor:
-            return [(self.size, entries(p, self.size))]
-        sizes = [entry.numel() for entry in trained_state(self.problem.layers).values()]
-        return [(size, ceil(p * size - 1e-9)) for size in sizes]
+            weights = np.setdiff1d(np.arange(self.size), averaged)
+            return [(weights, entries(p, len(weights)))]
+        ends = np.cumsum([entry.numel() for entry in trained_state(self.problem.layers).values()])
+        tensors = np.split(np.arange(self.size), ends[:-1])
+        return [(own, ceil(p * len(own) - 1e-9)) for own in tensors if not np.isin(own, averaged).any()]
 
     def _ternary(self, whole: Floats) -> Floats:
-        sizes, counts = zip(*self._tensors, strict=True)
-        parts = np.split(whole, np.cumsum(sizes)[:-1])
-        found = [
-            ternary(part, count, ties=self.options.ties) for part, count in zip(parts, counts, strict=True)
-        ]
-        return np.concatenate(found)
+        found = whole.copy()
+        for places, count in self._parts:
+            found[places] = ternary(whole[places], count, ties=self.options.ties)
+        return found
 
     def spec(self, update: ValueSpec) -> ValueSpec:
-        return replace(
-            update,
-            reveals="the signs of the largest entries of its model update and residual, and which these are",
-            packed=True,
-        )
+        reveals = "the signs of the largest entries of its model update and residual, and which these are"
+        if len(self.problem.averaged[0]):
+            reveals += "; the step of its batch norm's running statistics"
+        return replace(update, reveals=reveals, packed=True)
 
     def sent(self, whole: Floats) -> tuple[Float32s, Floats]:
         found = self._ternary(whole).astype(np.float32)

@@ -2,16 +2,20 @@
 
 | bytes | content |
 |---|---|
-| 1 | the form of the places (0 or 16), plus the form of the values (0, 1 or 4) |
+| 1 | the form of the places (0 or 16), plus the form of the values (0, 1, 2 or 4) |
 | ceil(d / 8) | form 0: one bit for each entry, 1 if it is not 0, from the highest bit of the first byte on |
 | 4 + ceil(bits / 8) | form 16: n, little-endian, and the gaps between the places in Golomb code |
 | 0 | form 0: all nonzero values are 1 |
 | 4 + ceil(n / 8) | form 1: their one magnitude, little-endian, and a bit for each value, 1 if it is below 0 |
+| 1 + 4 k + ceil(n w / 8) + ceil(m / 8) + 4 (n - m) | form 2: k; k magnitudes, ascending; for each value the |
+|  | place of its magnitude among them, or k, in w = bits(k) bits; for each of the m values with such a |
+|  | magnitude a bit, 1 if it is below 0; the other values |
 | 4 n | form 4: the n nonzero values, little-endian |
 
 A gap is the number of zeros before a nonzero value. In Golomb code with the parameter 2^b it is gap >> b
 ones, a zero, and the b lowest bits of the gap. b follows from n and d as in Sattler et al. (2019). The
-shorter form is taken: form 16 if it is shorter than form 0, and form 1 if it is shorter than form 4.
+shorter form is taken: form 16 if it is shorter than form 0, and form 1 or 2 if it is shorter than form 4.
+The k magnitudes of form 2 are those that 32 values or more have, the 255 least of them at most.
 """
 
 from __future__ import annotations
@@ -24,8 +28,10 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 _GAPS: Final = 16
-_ONES, _EQUAL, _VALUES = 0, 1, 4
-_FORMS: Final = frozenset({_ONES, _EQUAL, _VALUES})
+_ONES, _EQUAL, _COMMON, _VALUES = 0, 1, 2, 4
+_FORMS: Final = frozenset({_ONES, _EQUAL, _COMMON, _VALUES})
+_OFTEN: Final = 32
+"""A magnitude of form 2 has at least as many values: it takes fewer bytes than they do."""
 
 
 def sparse(numbers: NDArray[Any]) -> bytes:
@@ -70,11 +76,54 @@ def _values(values: Integers) -> tuple[int, bytes]:
         return _ONES, b""
     if (sizes == sizes[0]).all() and 4 + -(-len(values) // 8) < 4 * len(values):
         return _EQUAL, int(sizes[0]).to_bytes(4, "little") + np.packbits(values < 0).tobytes()
-    return _VALUES, values.astype("<i4").tobytes()
+    whole, common = values.astype("<i4").tobytes(), _common(values, sizes)
+    return (_COMMON, common) if len(common) < len(whole) else (_VALUES, whole)
+
+
+def _common(values: Integers, sizes: Integers) -> bytes:
+    """The values in form 2. If no magnitude is common, it is the longer one."""
+    found, counts = np.unique(sizes, return_counts=True)
+    table = found[counts >= _OFTEN][:255]
+    there = np.searchsorted(table, sizes)
+    there[~np.isin(sizes, table)] = len(table)
+    known = there < len(table)
+    signs = np.packbits(values[known] < 0).tobytes()
+    places = np.packbits(_bits(there, len(table))).tobytes()
+    rest = values[~known].astype("<i4").tobytes()
+    return bytes([len(table)]) + table.astype("<u4").tobytes() + places + signs + rest
+
+
+def _bits(there: Integers, last: int) -> NDArray[np.uint8]:
+    """Whole numbers from 0 to `last`, bit by bit, from the highest on."""
+    return (there[:, None] >> np.arange(last.bit_length())[::-1] & 1).astype(np.uint8)
+
+
+def _read_common(body: bytes, count: int) -> Integers:
+    """The values (count,) of form 2."""
+    k = body[0] if body else 0
+    width = k.bit_length()
+    places = 1 + 4 * k
+    signs = places + -(-count * width // 8)
+    if not k or len(body) < signs:
+        raise ValueError(f"Expected common magnitudes of {count} values, got {len(body)} bytes.")
+    bits = np.unpackbits(np.frombuffer(body[places:signs], np.uint8))[: count * width].reshape(count, width)
+    there = bits @ (1 << np.arange(width, dtype=np.int64)[::-1])
+    known = there < k
+    rest = signs + -(-int(known.sum()) // 8)
+    if len(body) != rest + 4 * int((~known).sum()):
+        raise ValueError(f"Expected {int((~known).sum())} values that are not common, got {len(body)} bytes.")
+    table = np.frombuffer(body[1:places], "<u4").astype(np.int64)
+    below = np.unpackbits(np.frombuffer(body[signs:rest], np.uint8))[: int(known.sum())].astype(np.bool_)
+    found = np.zeros(count, np.int64)
+    found[known] = np.where(below, -1, 1) * table[there[known]]
+    found[~known] = np.frombuffer(body[rest:], "<i4")
+    return found
 
 
 def _read(body: bytes, width: int, count: int) -> Integers:
     """The values (count,) of this form."""
+    if width == _COMMON:
+        return _within(_read_common(body, count))
     expected = {_ONES: 0, _EQUAL: 4 + -(-count // 8), _VALUES: 4 * count}[width]
     if len(body) != expected:
         raise ValueError(f"Expected {expected} bytes for {count} values, got {len(body)}.")
@@ -83,12 +132,14 @@ def _read(body: bytes, width: int, count: int) -> Integers:
     if width == _VALUES:
         return np.frombuffer(body, "<i4").astype(np.int64)
     size = int.from_bytes(body[:4], "little")
-    if size > 2**31:
-        raise ValueError(f"Expected a magnitude of at most 2^31, got {size}.")
     below = np.unpackbits(np.frombuffer(body[4:], np.uint8))[:count].astype(np.bool_)
-    found: Integers = np.where(below, -size, size).astype(np.int64)
-    if found.max(initial=0) == 2**31:
-        raise ValueError("Expected values below 2^31, got 2^31.")
+    return _within(np.where(below, -size, size).astype(np.int64))
+
+
+def _within(found: Integers) -> Integers:
+    """These values. Raises ValueError unless they are of int32."""
+    if len(found) and not -(2**31) <= found.min() <= found.max() < 2**31:
+        raise ValueError(f"Expected values of int32, got {found.min()} to {found.max()}.")
     return found
 
 
