@@ -322,6 +322,11 @@ class Averaging:
         return self.averaged.keeps_trained
 
     @property
+    def tests_trained(self) -> bool:
+        """Whether local accuracy can be of the model that each client trained."""
+        return self.averaged.tests_trained
+
+    @property
     def _sums(self) -> tuple[Contribution, ...]:
         """The contributions that the part sums."""
         count = cohort_size(self.fraction, self.problem.clients)

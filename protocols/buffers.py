@@ -34,7 +34,7 @@ from securefl.mechanisms import grid_within
 from securefl.protocols.adaptive_clipping import Adaptive
 from securefl.protocols.client_state import FIRST, digest_of, made_in, require_made_in
 from securefl.protocols.contributions import UNSAMPLED, UPDATE, Sampling, of_client, update_sends
-from securefl.protocols.parts import Gathering, Part, ServerContext, gather_mean, step_of
+from securefl.protocols.parts import Gathering, Part, ServerContext, Whole, gather_mean, step_of
 from securefl.training import Problem
 from securefl.training.jobs import TrainingResult, with_model
 
@@ -53,7 +53,7 @@ def whole_model(problem: Problem) -> Part:
     if problem.local.bound_quantile is not None:
         return Adaptive(problem)
     apart = problem.local.update_bound is not None and len(problem.averaged[0])
-    return Apart(problem) if apart else Part(problem)
+    return Apart(problem) if apart else Whole(problem)
 
 
 @dataclass(frozen=True, eq=False)

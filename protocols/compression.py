@@ -47,6 +47,7 @@ from securefl.protocols.contributions import (
     training_job,
     update_sends,
 )
+from securefl.protocols.local_accuracy import kept_trained
 from securefl.protocols.parts import NOBODY, Part, ServerContext, ServerUpdate, gather_mean
 from securefl.training import Problem
 from securefl.training.jobs import TrainingJob, TrainingResult, kept_values
@@ -116,6 +117,7 @@ class Compressed(Part):
     phases: of a round, in this order. All have the round's cohort.
     """
 
+    tests_trained = True
     phases: tuple[Compression, ...]
 
     def contributions(self, sampling: Sampling) -> tuple[CompressedUpdate, ...]:
@@ -340,6 +342,7 @@ class CompressedUpdate(FromTraining):
         before = kept_values(context.kept, "residual", np.zeros(len(model), np.float32))
         numbers, residual = self._compressed(trained, model, before)
         new_state = {"model": model, "version": np.array([version]), "residual": residual}
+        new_state |= kept_trained(self.problem, trained)
         return replace(self.compression.value(numbers), new_state=new_state)
 
     def _compressed(

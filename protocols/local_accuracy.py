@@ -3,22 +3,38 @@
 The records are those of `[data] holdout`. They are never trained on, and an observer of a simulation has
 them; the server does not. A client without such records has no local accuracy (nan). Without a hold-out there
 is no figure at all.
+
+Of a protocol with one model for all clients that is the newest one. If a study tests models as they were
+trained (`Problem.tested_at`), each client keeps the one that it trained last, as state that nothing reads
+again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from securefl.algorithm import ClientState, Device, Evaluation, Floats
+from securefl.algorithm import ClientState, Device, Evaluation, Float32s, Floats
+from securefl.errors import DataError
+from securefl.training import Problem
+from securefl.training.jobs import TrainingResult
 
 LOCAL: Final = "local accuracy"
 """The name of the observer's figure."""
+TRAINED: Final = "trained"
+"""The name of a trained model in the state of a client that shares its model with all others."""
 Tested = Callable[[int, ClientState, NDArray[Any], NDArray[Any]], Evaluation]
 """The evaluation, on records (x, y), of the model of a client: by its number and its state."""
+
+
+def kept_trained(problem: Problem, trained: TrainingResult) -> Mapping[str, Float32s]:
+    """What such a client keeps of a training beside its other state."""
+    if problem.tested_at == "averaged" or isinstance(trained, DataError):
+        return {}
+    return {TRAINED: trained.copy()}
 
 
 def local_accuracy(devices: Sequence[Device], tested: Tested) -> dict[str, Floats]:

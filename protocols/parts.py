@@ -40,9 +40,9 @@ from securefl.protocols.contributions import (
     training_job,
     update_sends,
 )
-from securefl.protocols.local_accuracy import local_accuracy
+from securefl.protocols.local_accuracy import TRAINED, kept_trained, local_accuracy
 from securefl.training import Learnt, Problem, evaluate
-from securefl.training.jobs import TrainingJob, TrainingResult
+from securefl.training.jobs import TrainingJob, TrainingResult, kept_values
 from securefl.training.learnt import common
 from securefl.training.run_jobs import FromTraining
 
@@ -112,6 +112,8 @@ class Part:
     """As in `ValueSpec`: "none" if `fit` and `value` read nothing that a client keeps. They then get none."""
     keeps_trained: ClassVar[bool] = False
     """Whether each client keeps the model that it trained, which `Problem.tested_at` may name."""
+    tests_trained: ClassVar[bool] = False
+    """Whether local accuracy is then of that model, although all clients have one in common."""
 
     @property
     def charged(self) -> Problem:
@@ -267,7 +269,10 @@ class Part:
         """
         problem, model = self.problem, self._of_all(shared)
         return local_accuracy(
-            devices, lambda client, kept, x, y: evaluate(problem.to_read(model), x, y, problem.kind)
+            devices,
+            lambda client, kept, x, y: evaluate(
+                problem.to_read(kept_values(kept, TRAINED, model)), x, y, problem.kind
+            ),
         )
 
     def learnt(self, shared: Float32s, client: int | None, kept: ClientState) -> Learnt:
@@ -287,6 +292,16 @@ class Part:
         if (model := self.common(shared)) is None:
             raise ConfigError("Expected a client, got none: clients share no whole model. Name a client.")
         return model
+
+
+@dataclass(frozen=True, eq=False)
+class Whole(Part):
+    """The whole model, the same of all clients. A client keeps what it trained if that is tested."""
+
+    tests_trained = True
+
+    def split(self, context: ClientContext, trained: Float32s) -> tuple[Float32s, ClientState | None]:
+        return trained, kept_trained(self.problem, trained) or None
 
 
 @dataclass(frozen=True, eq=False)

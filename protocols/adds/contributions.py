@@ -28,6 +28,7 @@ from securefl.protocols.contributions import (
     trainable,
     update_sends,
 )
+from securefl.protocols.local_accuracy import kept_trained
 from securefl.training.jobs import TrainingJob, TrainingResult, with_model
 from securefl.training.run_jobs import FromTraining
 
@@ -120,7 +121,8 @@ class SubnetUpdate:
         if len(kept["before"]):  # else the training failed
             before[own], after[own] = kept["before"], kept["after"]
         value = bounded(supernet.problem, before[summed], after[summed])
-        return replace(value, new_state={name: kept[name] for name in LASTING if name in kept})
+        lasting = {name: kept[name] for name in LASTING if name in kept}
+        return replace(value, new_state={**lasting, **kept_trained(supernet.problem, kept["after"])})
 
 
 def packed(groups: Mask) -> Floats:

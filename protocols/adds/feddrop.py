@@ -17,6 +17,7 @@ import numpy as np
 from securefl.algorithm import (
     Algorithm,
     ClientContext,
+    ClientState,
     CohortQuery,
     Value,
     ValueSpec,
@@ -28,6 +29,7 @@ from securefl.protocols.adds.part import OfSupernet
 from securefl.protocols.adds.supernet import Layer, Mask
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.contributions import CLIPPED, Sampling, bounded, training_job
+from securefl.protocols.local_accuracy import TRAINED, kept_trained
 from securefl.protocols.parts import Gathering, ServerContext, gather_mean
 from securefl.training import ModelConfig, Problem
 from securefl.training.jobs import TrainingJob, TrainingResult
@@ -62,10 +64,13 @@ class FedDrop(Options):
 class Dropped(OfSupernet):
     """The same subnet of random units for the whole cohort. The other entries keep their values.
 
-    It is for one round of training. A client uses the whole model.
+    It is for one round of training. A client uses the whole model, unless models are tested as trained.
     """
 
     keep: float
+
+    def used(self, kept: ClientState) -> Mask:
+        return super().used(kept if TRAINED in kept else {})
 
     def spec(self, sampling: Sampling) -> ValueSpec:
         # Each round has entries of its own: noise that cancels over rounds would lie on others, and stay.
@@ -98,7 +103,8 @@ class Dropped(OfSupernet):
 
     def value(self, context: ClientContext, trained: TrainingResult) -> Value:
         value = bounded(self.problem, context.broadcast, trained)
-        return replace(value, new_state={UNITS: self.units(context)})
+        kept = {UNITS: self.units(context), **kept_trained(self.problem, trained)}
+        return replace(value, new_state=kept)
 
     def gather(self, query: CohortQuery, here: ServerContext) -> Gathering:
         units = self.drawn(here.rng)

@@ -39,11 +39,11 @@ from securefl.algorithm import (
 from securefl.core.ranges import Count
 from securefl.protocols.adds.contributions import MASK, Map, SubnetUpdate, packed
 from securefl.protocols.adds.subnet_search import Search, fixed_masks, masked
-from securefl.protocols.adds.supernet import Supernet, supernet_of
+from securefl.protocols.adds.supernet import Mask, Supernet, supernet_of
 from securefl.protocols.averaging import Averaging, Options
 from securefl.protocols.client_state import FIRST, digest_of
 from securefl.protocols.contributions import Sampling
-from securefl.protocols.local_accuracy import local_accuracy
+from securefl.protocols.local_accuracy import TRAINED, local_accuracy
 from securefl.protocols.parts import Gathering, Part, ServerContext
 from securefl.training import Problem, evaluate
 
@@ -80,12 +80,36 @@ class OfSupernet(Part):
     Raises ConfigError for a problem without a supernet.
     """
 
+    tests_trained = True
+
     @cached_property
     def supernet(self) -> Supernet:
         return supernet_of(self.problem)
 
+    @property
+    def scaled(self) -> bool:
+        """Whether the masks of a subnet are divided by their means."""
+        return False
+
+    def used(self, kept: ClientState) -> Mask:
+        """The units that a client uses: those of its newest subnet. Without one, or a model in it, all."""
+        units = kept.get("units", self.supernet.whole)
+        return units if units.any() else self.supernet.whole
+
     def figures(self, shared: Float32s, devices: Sequence[Device]) -> dict[str, Floats]:
-        return {**figures(self.supernet, devices), **super().figures(shared, devices)}
+        # A client's units have the newest values, or those that it trained if they are tested.
+        supernet = self.supernet
+
+        def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
+            units, vector = self.used(kept), shared.copy()
+            if len(own := kept.get(TRAINED, shared[:0])):
+                vector[supernet.entries(supernet.kept_groups(units))] = own
+            model = supernet.problem.to_read(vector)
+            masks = fixed_masks(supernet, units, scaled=self.scaled)
+            with masked(model, supernet, lambda: masks):
+                return evaluate(model, x, y, supernet.problem.kind)
+
+        return {**figures(supernet, devices), **local_accuracy(devices, tested)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,6 +117,10 @@ class Subnets(OfSupernet):
     """Every client trains a subnet of its own choice."""
 
     options: Adds
+
+    @property
+    def scaled(self) -> bool:
+        return self.options.scaled
 
     def contributions(self, sampling: Sampling) -> tuple[Contribution, ...]:
         return (
@@ -125,21 +153,6 @@ class Subnets(OfSupernet):
         contributors = self.supernet.entries(counts)[there]
         step[there] = quotient(second.totals[updates.name], contributors, len(second.survivors))
         return step, answers
-
-    def figures(self, shared: Float32s, devices: Sequence[Device]) -> dict[str, Floats]:
-        # A client uses the units of its newest subnet, with the newest values. Without one it uses all.
-        supernet = self.supernet
-
-        def tested(client: int, kept: ClientState, x: NDArray[Any], y: NDArray[Any]) -> Evaluation:
-            units = kept.get("units", supernet.whole)
-            if not units.any():  # its training failed
-                units = supernet.whole
-            model = supernet.problem.to_read(shared)
-            masks = fixed_masks(supernet, units, scaled=self.options.scaled)
-            with masked(model, supernet, lambda: masks):
-                return evaluate(model, x, y, supernet.problem.kind)
-
-        return {**figures(supernet, devices), **local_accuracy(devices, tested)}
 
 
 def quotient(total: Total, contributors: Floats, survivors: int) -> Floats:

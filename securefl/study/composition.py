@@ -58,10 +58,12 @@ def composition(study: Study, arm: Arm, world: World) -> tuple[Algorithm, Plan]:
         _check_device(plan, sent, problem.hardware)
     with placed(study, place_of(arm)):
         start = algorithm.start()  # raises the error about a layer that does not exist
-        if study.measures.at == "own" and not getattr(algorithm, "keeps_trained", False):
+        keeps = ("keeps_trained", *(("tests_trained",) if study.data.holdout else ()))
+        if study.measures.at == "own" and not any(getattr(algorithm, name, False) for name in keeps):
             raise ConfigError(
                 'Expected a protocol under which each client keeps the model that it trained, for at = "own" '
-                f"under [measures], got {arm.protocol!r}. Leave `at` out, or take a protocol such as fedrep."
+                f"under [measures], got {arm.protocol!r}. Leave `at` out, or take a protocol such as fedrep. "
+                "Protocols with one model for all clients, such as fedavg, need `holdout` under [data]."
             )
         if study.study.patience is not None:
             _check_patience(study, problem, algorithm.evaluate(start, ()).personal)

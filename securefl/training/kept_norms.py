@@ -73,6 +73,11 @@ class KeptNorms:
         """Whether each client keeps the model that it trained. Its statistics are its own in any case."""
         return getattr(self._own, "keeps_trained", False)
 
+    @property
+    def tests_trained(self) -> bool:
+        """Whether local accuracy can be of the model that each client trained."""
+        return getattr(self._own, "tests_trained", False)
+
     def start(self) -> State:
         return self._own.start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,17 @@ import pytest
 import torch
 from support.every import every
 from support.supernets import MLP, context, problem, sliced
-from support.tiny_study import study
+from support.tiny_study import composed, study
 
-from securefl.algorithm.clients import Device
+from securefl.algorithm.clients import ClientContext, Device, Population
+from securefl.core.errors import ConfigError
 from securefl.protocols.adds import Adds, FedDrop
+from securefl.protocols.adds.contributions import MASK, packed
+from securefl.protocols.adds.feddrop import Dropped
+from securefl.protocols.adds.part import Subnets
+from securefl.protocols.adds.subnet_search import subnet_of
+from securefl.protocols.client_state import FIRST, digest_of
+from securefl.protocols.fedavg import FedAvg
 from securefl.protocols.fedbabu import FedBABU
 from securefl.protocols.fedlog import FedLog
 from securefl.protocols.fedper import FedPer
@@ -22,9 +30,11 @@ from securefl.protocols.fedrep import FedRep
 from securefl.protocols.local_accuracy import LOCAL
 from securefl.protocols.parts import Part
 from securefl.protocols.pfedme import PFedMe
+from securefl.protocols.stc import STC
 from securefl.study.config import Study, parse
 from securefl.study.run import run_arm
 from securefl.study.world import build
+from securefl.training.run_jobs import run_job
 
 PROBLEM = problem(MLP)
 
@@ -117,6 +127,56 @@ def test_a_client_with_a_model_of_its_own_uses_it(options: Any) -> None:
         with torch.no_grad():
             guessed = module(torch.from_numpy(one.held[0])).argmax(1).numpy()
         assert found[client] == pytest.approx(np.mean(guessed == one.held[1]))
+
+
+def trained_by(algorithm: Any, given: ClientContext) -> tuple[torch.nn.Module, Any]:
+    """The model that a client trains in its first round, from the training alone, and what it then keeps."""
+    contribution, part = algorithm.contributions[0], algorithm.averaged
+    trained: Any = run_job(contribution.fit(given))
+    kept = contribution.value(given, trained).new_state
+    if isinstance(part, Subnets):
+        found = subnet_of(part.supernet, given, trained)
+        summed = packed(np.ones(part.supernet.groups, np.bool_))
+        asked = replace(given, kept=kept, public={MASK: summed, FIRST: digest_of(given.broadcast)})
+        kept = algorithm.contributions[1].compute(asked).new_state
+        return sliced(part.supernet, found.model, found.units), kept
+    if isinstance(part, Dropped):
+        return part.thin.module(trained), kept
+    return PROBLEM.module(trained[: len(PROBLEM.initial)]), kept  # the first half is pFedMe's theta
+
+
+OPTIONS = [
+    FedAvg(fraction=1.0, aggregation="partial"),
+    STC(fraction=1.0, p=0.3),
+    FedDrop(fraction=1.0),
+    Adds(fraction=1.0, scaled=False),
+    PFedMe(eta=0.05, lamda=1.0),
+]
+
+
+@every("options", OPTIONS)
+def test_at_own_it_is_of_the_model_that_the_client_trained(options: Any) -> None:
+    figures = {}
+    for at in ("own", "averaged"):
+        algorithm: Any = options.build(replace(PROBLEM, tested_at=at))  # type: ignore[arg-type]
+        state, everyone = algorithm.start(), Population(clients=1, seconds=np.ones(1))
+        query = next(algorithm.round(state, everyone, 1, np.random.default_rng(0)))
+        own = device(records=400)
+        given = context(subnets().supernet, broadcast=query.broadcast, public=query.public)
+        module, kept = trained_by(algorithm, given)
+        expected = right(module, own)
+        after = algorithm.averaged.evaluate(random_model(), [replace(own, kept=kept or {})])
+        figures[at] = after.figures[LOCAL][0]
+        assert (figures[at] == pytest.approx(expected)) == (at == "own" or isinstance(options, PFedMe))
+
+
+@every("protocol", ["fedavg", "stc", "adds", "feddrop"])
+def test_at_own_a_study_with_one_model_for_all_needs_a_hold_out(protocol: str) -> None:
+    own = held_out(f'[[arm]]\nname = "x"\nprotocol = "{protocol}"\nfraction = 1.0\n')
+    own = replace(own, measures=replace(own.measures, at="own"))
+    composed(own)
+    with pytest.raises(ConfigError, match="need `holdout` under"):
+        composed(replace(own, data=replace(own.data, holdout=0.0)))
 
 
 def test_a_client_without_held_out_records_is_left_out() -> None:
