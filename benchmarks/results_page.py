@@ -3,6 +3,7 @@
     python benchmarks/results_page.py [--write]    # are the tables below the headings so, or write them
 
 The heads and rows of a published table, and the sentence behind it, follow from the values of every seed.
+So do the comments above these values, and claims.csv.
 Other headings and sentences are a person's. tests/e2e/test_figures.py compares the page's other figures.
 """
 
@@ -11,17 +12,22 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from importlib.metadata import entry_points
 from math import inf
+from pathlib import Path
 
 import pandas as pd
 from flatness import LASTING, STEADY, flatness, quarters
 from kept import DOCS, RESULTS, read
 
+from securefl.core.text_safety import comment
 from securefl.published import Measure, Table, comparison
+from securefl.published.runs import tuned
 from securefl.published.table import tasks
 from securefl.report.significance import student
+from securefl.report.tables import csv_of
 
 sys.path.append(str(DOCS.parent / "tools"))
 import made
@@ -30,11 +36,14 @@ PAGE = DOCS / "results.md"
 Cells = list[str]
 
 
+@cache
 def figures_of(file: str) -> tuple[Table, pd.DataFrame]:
     """A published table, and its figures as `comparison.compare` has them, from benchmarks/results."""
     (point,) = entry_points(group="securefl.tables", name=file.removesuffix("_tuned"))
     table = point.load()
-    return table, comparison.compare(table, comparison.read(RESULTS / f"{file}.csv", table))
+    found = comparison.read(RESULTS / f"{file}.csv", table)
+    table = replace(table, measures=tuple(map(Measure, found["measure"].unique())))
+    return table, comparison.compare(table, found)
 
 
 def beside_published(file: str, measures: Sequence[str]) -> list[str]:
@@ -145,6 +154,50 @@ def claims() -> Iterator[str]:
                 rival.seeds,
                 task,
             )
+
+
+def systems() -> str:
+    """claims.csv: the lead of each part's own system over each rival, published and measured."""
+    found = []
+    for file, (first, *_) in PUBLISHED.values():
+        (table, figures), measure = figures_of(file), Measure(first)
+        here, there = tasks(table) or ("", "")
+        for part in table.parts:
+            own = figures[(figures["part"] == part.name) & (figures["measure"] == measure)]
+            printed = own.set_index("system")["published"]
+            (ours,) = (row.label for row in part.rows if row.arm == part.ours)
+            name = table.source.split()[0].rstrip(",") if ours == "Ours" else ours
+            for rival in own[own["system"] != ours].itertuples():
+                ahead = (printed[ours] - rival.published) * (1 if measure.higher_is_better else -1)
+                leads = "leads" if ahead > 0 else "does not lead"
+                found.append(
+                    {
+                        "table": f"{table.source}, {part.name}",
+                        "claim": f"{name} {leads} {rival.system} in {measure}",
+                        "published lead": comparison.number_words(measure, ahead),
+                        "measured lead": comparison.lead_words(measure, rival),
+                        "verdict": f"{comparison.verdict(rival)} {rival.system}",
+                        "seeds": rival.seeds,
+                        "published task": here,
+                        "measured task": there,
+                        "further differences": f"{file}.csv",
+                    }
+                )
+    return csv_of(pd.DataFrame(found), ["python benchmarks/results_page.py --write"])
+
+
+def headed(file: str) -> str:
+    """The values of a published table below the comments that they and the table give today."""
+    above, below = [], []
+    for line in (RESULTS / f"{file}.csv").read_text(encoding="utf-8").splitlines(keepends=True):
+        (above if line.startswith("# ") else below).append(line)
+    table, figures = figures_of(file)
+    if file.endswith("_tuned"):
+        chosen = (line.removeprefix("# difference: ").strip() for line in above if ": chosen " in line)
+        table = tuned(table, chosen)
+    command = above[0].removeprefix("# ").strip()
+    head = comparison.head(command, table, figures)
+    return "".join([*(f"# {comment(line)}\n" for line in head), *below])
 
 
 def full_rounds() -> Iterator[str]:
@@ -451,5 +504,11 @@ def page() -> str:
     return text
 
 
+def files() -> dict[Path, str]:
+    """All that is written, by its place."""
+    found = {RESULTS / f"{file}.csv": headed(file) for file, _ in PUBLISHED.values()}
+    return {PAGE: page(), RESULTS / "claims.csv": systems(), **found}
+
+
 if __name__ == "__main__":
-    made.main({PAGE: page()})
+    made.main(files())

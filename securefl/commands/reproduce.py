@@ -203,9 +203,9 @@ def _run_tuned(table: Table, folder: Path, run: _Run, console: Console) -> tuple
             found = {name: own.metrics for name, own in run(asked, folder / home).items()}
             tried = runs.scores(table, found, tried)
     assert tried is not None
-    for line in runs.in_words(table, tried):
+    for line in (chosen := [*runs.in_words(table, tried)]):
         console.print(line, highlight=False)
-    return runs.tuned(table, tried), run(runs.measured(table, tried), folder / "measured")
+    return runs.tuned(table, chosen), run(runs.measured(table, tried), folder / "measured")
 
 
 def _told(

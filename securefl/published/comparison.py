@@ -415,14 +415,21 @@ def write(folder: Path, command: str, table: Table, metrics: Mapping[str, pd.Dat
     """
     found = values(table, metrics)
     figures = compare(table, found)
+    write_csv(folder / CSV, found.round(9), head(command, table, figures))
+    write_csv(folder / TRACES, traces(table, metrics), head(command, table, None))
+    return figures
+
+
+def head(command: str, table: Table, figures: pd.DataFrame | None) -> list[str]:
+    """The comments above the values of a table, with its differences and claims, and above its traces."""
     about = [command, f"version {table.version}", f"{table.title} ({table.source})"]
-    said = [
+    if figures is None:
+        return about
+    return [
+        *about,
         *(f"difference: {difference}" for difference in differences(table)),
         *(f"claim: {claim}" for claim in claims(table, figures)),
     ]
-    write_csv(folder / CSV, found.round(9), [*about, *said])
-    write_csv(folder / TRACES, traces(table, metrics), about)
-    return figures
 
 
 def read(path: Path, table: Table) -> pd.DataFrame:

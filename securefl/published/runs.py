@@ -11,7 +11,7 @@ With tuned settings, each system's settings are chosen by records that measure n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product, zip_longest
@@ -304,10 +304,10 @@ def measured(table: Table, tried: Scores) -> Table:
     return replace(table, parts=tuple(parts), title=f"{table.title}: tuned", twin_of=None)
 
 
-def tuned(table: Table, tried: Scores) -> Table:
+def tuned(table: Table, chosen: Iterable[str]) -> Table:
     """The table as it is printed: with the last accuracy first, and every chosen setting as a difference.
 
-    Its version is the table's own: the studies follow from it and the choices.
+    chosen: `in_words`. Its version is the table's own: the studies follow from it and the choices.
     """
     parts = tuple(
         replace(part, rows=tuple(replace(row, options=_not_tuned(row)) for row in part.rows))
@@ -315,7 +315,7 @@ def tuned(table: Table, tried: Scores) -> Table:
     )
     measures = tuple(dict.fromkeys((Measure.LAST, *table.measures)))
     halved = (HALVED,) if any(part.study.data.holdout for part in table.parts) else ()
-    words = (*table.differences, GRID, *halved, *in_words(table, tried))
+    words = (*table.differences, GRID, *halved, *chosen)
     return replace(table, parts=parts, measures=measures, differences=words)
 
 
