@@ -302,9 +302,9 @@ BODIES: Mapping[str, Sequence[str]] = {
 
 
 def of_body(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The rows of a setting of BODIES. A key that the file does not have is the same in all."""
+    """The rows of a setting of BODIES."""
     for key, value in zip(_KEYS, BODIES[name], strict=True):
-        table = table[table[key] == value] if key in table else table
+        table = table[table[key] == value]
     return table
 
 

@@ -326,6 +326,19 @@ def test_alone_sampling_costs_the_more_the_evener_the_labels() -> None:
     assert costs == sorted(costs, reverse=True)
 
 
+def test_the_lead_of_private_bodies_on_mnist() -> None:
+    table = results_page.read("fedlog_tradeoff_mnist.csv")
+    said = section("What epsilon costs FedLog on MNIST")
+    bodies = ("DP-SGD, unit norm, central, exact", "public, unit norm, central, exact")
+    private, public = (
+        results_page.of_body(table, name).set_index(["privacy.epsilon", "seed"])["final_accuracy"]
+        for name in bodies
+    )
+    for epsilon in (1.0, 8.0):
+        mean, half = student((private - public)[epsilon])
+        assert f"{mean:.3f} ({mean - half:.3f} to {mean + half:.3f}) at ε {epsilon:g}" in said
+
+
 def test_conditions() -> None:
     kept = pd.read_csv(RESULTS / "conditions.csv", comment="#").groupby("arm", sort=False)["accuracy"].last()
     said = re.findall(r"0\.\d{3}", section("FedAvg under four conditions of data"))
