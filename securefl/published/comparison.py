@@ -180,10 +180,10 @@ def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
         nan if the paper prints none. `measured` and `deviation` (over n - 1) are over the seeds, `seeds` is
         their number, and `reached` that of the runs which reached the target. `lead` is that of the part's
         own system over this one, seed by seed, the mean, above 0 if it is better; `low` and `high` are the
-        ends of its 95 % interval (Student's t), infinite if a lead ranks as infinite (`_leads`); `effect` is
-        the rank-biserial correlation of the leads, from -1 to 1. `level` is the number of seeds without a
-        known difference (`_leads`). `p` is of Wilcoxon's signed-rank test of the leads, both sides, by
-        Holm's method over the rivals of the part and measure: nan if the seeds could not make it
+        ends of its 95 % interval (Student's t), infinite where a bound may speak against it (`_leads`);
+        `effect` is the rank-biserial correlation of the leads, from -1 to 1. `level` is the number of seeds
+        without a known difference (`_leads`). `p` is of Wilcoxon's signed-rank test of the leads, both sides,
+        by Holm's method over the rivals of the part and measure: nan if the seeds could not make it
         significant. `needed` is the number of seeds that could, if all further ones differ; nan if none
         does. These are nan for the part's own system, and where one of the two lacks the figure under a
         seed. `own_reached` is `reached` of the part's own system.
@@ -203,7 +203,7 @@ def compare(table: Table, found: pd.DataFrame) -> pd.DataFrame:
         for row in part.rows:
             own, printed = runs[row.arm], row.figures.get(measure, Figure(mean=None))
             lead, ranked = leads.get(row.arm, (None, None))
-            level = nan if lead is None else len(lead) - len(unequal(lead))
+            level = nan if ranked is None else len(ranked) - len(unequal(ranked))
             mean, half = (nan, nan) if lead is None else student(lead)
             if ranked is not None and np.isinf(ranked).any():
                 half = inf
@@ -237,9 +237,9 @@ def _leads(
     """By how much the own system is better than another one, seed by seed; and the same as it is ranked.
 
     A run that never reached the target has a lower bound in place of a figure. Where the bound does not
-    decide which of the two is better, the lead is 0, as of equal figures: no test counts it. Elsewhere it is
-    the least that it can be. If it does not speak for the side that is ahead in the mean, it may be of any
-    size: it is ranked as infinite.
+    decide which of the two is better, the lead is 0, as of equal figures. Elsewhere it is the least that it
+    can be. A bound that may speak against the side that is ahead in the mean may be of any size: it is ranked
+    as infinite. No test counts the other leads of 0.
     """
     own = own.loc[ours.index]
     gaps = (own["value"] - ours["value"]).to_numpy()
@@ -249,8 +249,12 @@ def _leads(
     known = np.where(gaps > 0, ours["reached"], own["reached"])
     leads = np.where(known, gaps, 0.0)
     bounds = ~(ours["reached"] & own["reached"]).to_numpy(bool)
-    unsure = bounds & (leads != 0) & (leads * leads.mean() <= 0)
-    return leads, np.where(unsure, np.copysign(inf, leads), leads)
+    mean = leads.mean()
+    unsure = bounds & (leads != 0) & (leads * mean <= 0)
+    ranked = np.where(unsure, np.copysign(inf, leads), leads)
+    arrived = (ours if mean > 0 else own)["reached"].to_numpy(bool)
+    either = ~known.astype(bool) & ((gaps != 0) | ~arrived) & (mean != 0)
+    return leads, np.where(either, np.copysign(inf, -mean), ranked)
 
 
 def rows(figures: pd.DataFrame) -> list[dict[str, Any]]:
@@ -374,7 +378,7 @@ def lines(table: Table, figures: pd.DataFrame) -> list[str]:
         *(f"- {claim}" for claim in claims(table, figures)),
         "≥ and ≤: some runs never reached the target, so the value is a bound from their whole length. A "
         "lead is then the least that it can be, and 0 under a seed whose bounds decide nothing (level). It "
-        "has no interval, or an infinite one if a bound speaks against the system that is ahead.",
+        "has no interval, or an infinite one if a bound may speak against the system that is ahead.",
         "Differences from the paper:",
         *(f"- {difference}" for difference in differences(table)),
     ]

@@ -145,6 +145,16 @@ def test_an_arm_that_never_reaches_its_target_has_bounds_and_no_deviation() -> N
     assert comparison.lead_words(Measure.ROUNDS, [*nobody.itertuples()][2]) == "–"
 
 
+def test_a_bound_that_may_speak_against_the_lead_leaves_it_no_end() -> None:
+    """In the last seed the own system has not arrived when the other one has: its lead read as 0 or more."""
+    runs = metrics(FedAvg=[[0.1, 0.1, 0.3]] * 8, FedProf=[[0.3]] * 7 + [[0.1]])
+    runs = runs[(runs["arm"] == "FedAvg") | (runs["seed"] < 8) | (runs["round"] == 1)]
+    (lead, *_) = compared(replace(TABLE, measures=(Measure.ROUNDS,)), runs).itertuples()
+    assert (lead.lead, lead.low, lead.high, lead.level) == (1.75, -inf, inf, 0)
+    assert comparison.lead_words(Measure.ROUNDS, lead) == "1.8 [−inf to inf], r 0.56, p 0.234"
+    assert comparison.verdict(lead) == "not significant beside"
+
+
 def test_ties_under_all_seeds_are_level_without_a_p() -> None:
     figures = compared(TABLE, metrics(FedAvg=[[0.3]] * 8, FedProf=[[0.3]] * 8))
     assert comparison.claims(TABLE, figures)[0].endswith("Ours: level under all seeds beside Avg.")
