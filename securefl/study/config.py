@@ -161,7 +161,8 @@ class MeasuresSection(Ranged):
     passes: over the records; by default rounds x epochs, but at least 5 and at most 20.
     at: the part of a personal model that clients share, when the model is tested or exported. "averaged": as
     the server sent it last. "own": as the client trained it last, before averaging; a client that has not
-    trained yet has the averaged one. No epsilon covers the figures of personal models: they stay in private/.
+    trained yet has the averaged one. Where all clients have one model, local accuracy alone is of trained
+    ones. No epsilon covers the figures of clients' models: they stay in private/.
     """
 
     pooled: bool | None = None

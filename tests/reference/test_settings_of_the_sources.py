@@ -1,12 +1,14 @@
 """FedRep, pFedMe, FLTrust and FedProto as their authors' codes or papers have them, in torch's own loop.
 
-Three rounds of all clients under the preset that says so (`three_rounds`).
+Three rounds of all clients under the preset that says so (`three_rounds`), and of FedRep and pFedMe as the
+packaged tables have them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,8 +92,11 @@ def played_as(arm: Any, here: Problem) -> Round:
 # Transcriptions -----------------------------------------------------------------------------------
 
 
-def fedrep(here: Problem) -> tuple[Vector, list[Vector]]:
-    """FedLog's authors': two layers stay, and the head's epochs come before each epoch of the body."""
+def fedrep(here: Problem, turns: int = EPOCHS, head_rate: float = 1.0) -> tuple[Vector, list[Vector]]:
+    """FedLog's authors': two layers stay, and the head's epochs come before each epoch of the body.
+
+    turns: how often the head trains. With one, all epochs of the body follow.
+    """
     models = [of_vector(here.initial, (8, 7)) for _ in range(CLIENTS)]
     for number in range(1, ROUNDS + 1):
         for client, model in enumerate(models):
@@ -100,9 +105,10 @@ def fedrep(here: Problem) -> tuple[Vector, list[Vector]]:
             def loss(x: Tensor, y: Tensor, model: nn.Module = model) -> Tensor:
                 return cross_entropy(model(x), y)
 
-            for _ in range(EPOCHS):
-                descend(model[2:].parameters(), records(client), rng, loss, HEAD_EPOCHS)
-                descend(model[:2].parameters(), records(client), rng, loss, 1)
+            own = records(client)
+            for _ in range(turns):
+                descend(model[2:].parameters(), own, rng, loss, HEAD_EPOCHS, rate=head_rate * RATE)
+                descend(model[:2].parameters(), own, rng, loss, EPOCHS // turns)
         trained = [vector(model) for model in models]
         mean = np.mean([vector(model[:2]) for model in models], axis=0, dtype=np.float64)
         for model in models:
@@ -110,8 +116,8 @@ def fedrep(here: Problem) -> tuple[Vector, list[Vector]]:
     return mean.astype(np.float32), trained
 
 
-def pfedme(here: Problem) -> tuple[Vector, list[Vector]]:
-    """The authors' optimizer: 0.001 theta is in each gradient."""
+def pfedme(here: Problem, decay: float = DECAY) -> tuple[Vector, list[Vector]]:
+    """The authors' optimizer: 0.001 theta is in each gradient. The paper's has no decay."""
     shared = here.initial
     for number in range(1, ROUNDS + 1):
         found, own = [], []
@@ -126,7 +132,7 @@ def pfedme(here: Problem) -> tuple[Vector, list[Vector]]:
                         with torch.no_grad():
                             for p, w in zip(model.parameters(), local, strict=True):
                                 assert p.grad is not None
-                                p.sub_(RATE * (p.grad + LAMDA * (p - w) + DECAY * p))
+                                p.sub_(RATE * (p.grad + LAMDA * (p - w) + decay * p))
                     with torch.no_grad():
                         for p, w in zip(model.parameters(), local, strict=True):
                             w.sub_(LAMDA * ETA * (w - p))
@@ -180,14 +186,17 @@ def fedproto(here: Problem) -> tuple[Vector, list[Vector]]:
     return with_one.ravel(), [vector(model) for model in models]
 
 
+OF_PFEDME = f"lamda = {LAMDA}\npersonal_steps = {STEPS}\neta = {ETA}"
 CASES: Mapping[str, tuple[Any, ...]] = {
     "fedrep": ("authors", f"head_epochs = {HEAD_EPOCHS}", fedrep, "model"),
-    "pfedme": (
-        "authors",
-        f"lamda = {LAMDA}\npersonal_steps = {STEPS}\neta = {ETA}",
-        pfedme,
-        "personal",
+    "fedrep, in tables": (
+        "paper",
+        f"head_epochs = {HEAD_EPOCHS}\nlayers = 2\nhead_rate = 5.0",
+        partial(fedrep, turns=1, head_rate=5.0),
+        "model",
     ),
+    "pfedme": ("authors", OF_PFEDME, pfedme, "personal"),
+    "pfedme, in tables": ("paper", OF_PFEDME, partial(pfedme, decay=0.0), "personal"),
     "fltrust": ("paper", f"fraction = 1.0\nroot = {ROOT}", fltrust, ""),
     "fedproto": ("paper", "", fedproto, "model"),
 }
@@ -195,24 +204,26 @@ CASES: Mapping[str, tuple[Any, ...]] = {
 
 @every("name", CASES)
 def test_three_rounds_under_a_preset_are_those_of_a_transcription(name: str) -> None:
-    preset, keys, transcribed, of_client = CASES[name]
-    here = tiny_problem(clients=CLIENTS, hidden=(8, 7) if name == "fedrep" else (8,), learning_rate=RATE)
+    (preset, keys, transcribed, of_client), protocol = CASES[name], name.partition(",")[0]
+    here = tiny_problem(clients=CLIENTS, hidden=(8, 7) if protocol == "fedrep" else (8,), learning_rate=RATE)
     if name == "fltrust":
         x, y = records(9, ROOT + 5)
         one_batch = replace(here.local, batch_size=WHOLE)
         here = replace(here, server_x=x, server_y=y, local=one_batch)
     shared, own = transcribed(here)
-    found = played_as(arm_of(name, preset, keys), here)
+    found = played_as(arm_of(protocol, preset, keys), here)
     np.testing.assert_allclose(found.state.broadcast, shared, atol=1e-5, rtol=0)
     for client, model in enumerate(own):
         np.testing.assert_allclose(found.kept[client][of_client], model, atol=1e-5, rtol=0)
-    without = played_as(arm_of(name, preset, keys + "\n" + WITHOUT[name]), here).state
+    without = played_as(arm_of(protocol, preset, keys + "\n" + WITHOUT[name]), here).state
     assert np.abs(without.broadcast - shared).max() > 1e-5, "the preset changes the model"
 
 
 WITHOUT = {
     "fedrep": "alternating = false",
+    "fedrep, in tables": "alternating = true",
     "pfedme": "local = { weight_decay = 0.0 }",
+    "pfedme, in tables": "local = { weight_decay = 0.001 }",
     "fltrust": "mean_weight = 4",
     "fedproto": 'clip = { kind = "none" }',
 }

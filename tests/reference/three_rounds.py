@@ -146,8 +146,9 @@ def descend(
     loss: Callable[[Tensor, Tensor], Tensor],
     epochs: int = EPOCHS,
     size: int = BATCH,
+    rate: float = RATE,
 ) -> None:
-    optimizer = torch.optim.SGD(list(parameters), lr=RATE)
+    optimizer = torch.optim.SGD(list(parameters), lr=rate)
     for _ in range(epochs):
         for x, y in batches(*of, rng, size):
             optimizer.zero_grad()
