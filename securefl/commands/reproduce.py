@@ -195,12 +195,14 @@ def _reproduce(
 def _run_tuned(table: Table, folder: Path, run: _Run, console: Console) -> tuple[Table, dict[str, Results]]:
     """The table as it is printed, and the results of the runs that measured it."""
     from securefl.published import runs
+    from securefl.published.comparison import with_figures
 
     console.print(runs.GRID, highlight=False)
     tried = None
     for home in (CHOOSING, WIDENED):
         if (asked := runs.choosing(table, tried)) is not None:
-            found = {name: own.metrics for name, own in run(asked, folder / home).items()}
+            played = run(asked, folder / home)
+            found = {name: with_figures(own, table.measures) for name, own in played.items()}
             tried = runs.scores(table, found, tried)
     assert tried is not None
     for line in (chosen := [*runs.in_words(table, tried)]):

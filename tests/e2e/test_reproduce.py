@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
+from rich.console import Console
 from support.command_line import securefl
 from support.tiny_table import TABLE, install
 
-from securefl.published import comparison, runs
+from securefl.commands import reproduce as command
+from securefl.published import Measure, Table, comparison, runs
 from securefl.study.interruption import Interrupted
 
 
@@ -72,6 +78,28 @@ def test_a_table_of_another_size_has_a_folder_and_a_command_of_its_own(
     assert "no p, which 6 seeds could make significant, beside Avg" in printed
     assert path.read_text().startswith("# securefl reproduce digits --seeds 1 --rounds 1\n")
     assert listed(capfd, tmp_path)["digits"]["state"] == "not begun"
+
+
+def test_systems_are_chosen_by_the_accuracy_that_the_table_measures(tmp_path: Path) -> None:
+    """Systems with personal models were chosen by these, and measured by their global ones."""
+
+    def run(asked: Table, home: Path) -> dict[str, Any]:
+        """The later a candidate, the worse its personal model, and the better the global one."""
+        (part,) = asked.parts
+        cells = [(k, row.arm, seed) for k, row in enumerate(part.rows) for seed in part.study.study.seeds]
+        rounds = [{"arm": arm, "seed": seed, "round": 1} for _, arm, seed in cells]
+        metrics = pd.DataFrame(rounds).assign(
+            accuracy=[0.9 - k / 100 for k, _, _ in cells], models="personal"
+        )
+        own = pd.DataFrame(rounds).assign(client=0, figure="global accuracy")
+        own["value"] = [0.1 + k / 100 for k, _, _ in cells]
+        return {part.name: SimpleNamespace(metrics=metrics, figures=own)}
+
+    whole = replace(TABLE, measures=(Measure.GLOBAL,))
+    found, _ = command._run_tuned(whole, tmp_path, run, Console(quiet=True))
+    chosen = [one for one in found.differences if ": chosen " in one]
+    assert len(chosen) == len(whole.parts[0].rows)
+    assert all(float(re.findall(r"rate ([0-9.]+)", one)[0]) > 0.1 for one in chosen)
 
 
 @pytest.mark.slow
