@@ -14,8 +14,9 @@
 
 A gap is the number of zeros before a nonzero value. In Golomb code with the parameter 2^b it is gap >> b
 ones, a zero, and the b lowest bits of the gap. b follows from n and d as in Sattler et al. (2019). The
-shorter form is taken: form 16 if it is shorter than form 0, and form 1 or 2 if it is shorter than form 4.
-The k magnitudes of form 2 are those that 32 values or more have, the 255 least of them at most.
+shorter form is taken: form 16 if it is shorter than form 0, form 1 if it is shorter than form 4, and form 2
+if it is shorter than half of form 4. Its k magnitudes are those that 32 values or more have, the 255 least of
+them at most.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _values(values: Integers) -> tuple[int, bytes]:
     if (sizes == sizes[0]).all() and 4 + -(-len(values) // 8) < 4 * len(values):
         return _EQUAL, int(sizes[0]).to_bytes(4, "little") + np.packbits(values < 0).tobytes()
     whole, common = values.astype("<i4").tobytes(), _common(values, sizes)
-    return (_COMMON, common) if len(common) < len(whole) else (_VALUES, whole)
+    return (_COMMON, common) if 2 * len(common) < len(whole) else (_VALUES, whole)
 
 
 def _common(values: Integers, sizes: Integers) -> bytes:
