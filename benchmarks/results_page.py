@@ -204,11 +204,16 @@ def full_rounds() -> Iterator[str]:
     """A row for each system of fedlog_full_rounds: its best round, some rounds, and what is published."""
     table, _ = figures_of("fedlog_table_1_cifar10_twin")
     printed = {row.arm: row.figures for part in table.parts for row in part.rows}
-    for arm, own in read("fedlog_full_rounds.csv").groupby("arm", sort=False):
+    for cells in peaks("fedlog_full_rounds.csv", "arm", 20, 50, 100):
+        yield _row(*cells, comparison.published_words(Measure.LAST, printed[cells[0]]))
+
+
+def peaks(file: str, key: str, *rounds: int) -> Iterator[Cells]:
+    """The name of each system or setting of one seed, its best accuracy, its round, and others."""
+    for name, own in read(file).groupby(key, sort=False):
         by_round = own.set_index("round")["accuracy"]
-        shown = (f"{by_round[number]:.3f}" for number in (20, 50, 100))
-        published = comparison.published_words(Measure.LAST, printed[arm])
-        yield _row(arm, f"{by_round.max():.3f}", by_round.idxmax(), *shown, published)
+        shown = [f"{by_round[number]:.3f}" for number in rounds]
+        yield [str(name), f"{by_round.max():.3f}", str(by_round.idxmax()), *shown]
 
 
 def lenet5() -> Iterator[str]:

@@ -14,8 +14,8 @@ PARTY = "the name of a party"
 # What these words mean where they do not mean noise.
 OTHERWISE = {
     **{
-        ("local", f"protocols/{file}.py"): "the arm's own settings of local training, in a preset"
-        for file in ("adds/part", "cs_fl", "fedcor/options", "feddbe", "pfedme")
+        ("local", f"protocols/{file}.py"): "the arm's own settings of local training, in a preset or a table"
+        for file in ("adds/part", "cs_fl", "fedcor/options", "feddbe", "pfedme", "tables/fedlog")
     },
     ("local", "securefl/study/config.py"): "the section of local training",
     ("local", "securefl/sweep/on_ray.py"): "Ray's word for a cluster of this machine alone",

@@ -25,7 +25,6 @@ from securefl.sweep.cells import put
 
 TABLES = {
     "adds_table_3_all_rows": adds.TABLE_3_ALL_ROWS,
-    "adds_table_3_all_rows_twin": adds.TABLE_3_ALL_ROWS_TWIN,
     "adds_table_3_twin": adds.TABLE_3_TWIN,
     "adds_table_4": adds.TABLE_4,
     "adds_table_4_twin": adds.TABLE_4_TWIN,
@@ -286,7 +285,7 @@ def test_figures_of_adds_with_all_systems() -> None:
 
 
 def test_the_sizes_of_adds_are_shares_of_fedavgs() -> None:
-    (dense, _) = adds.TABLE_3_ALL_ROWS_TWIN.parts
+    (dense, _) = adds.TABLE_3_ALL_ROWS.parts
     found = {row.label: printed(dense, adds.SHARES, row.label) for row in dense.rows}
     assert found["FedAvg"] == [Figure(mean=1.0), Figure(mean=1.0)]
     assert found["ADDS (LRP)"] == [Figure(mean=0.1506), Figure(mean=0.4651)]
@@ -315,7 +314,7 @@ def test_every_arm_of_fedlog_on_cifar10_can_be_composed(
 
 
 @pytest.mark.parametrize(
-    "table", [adds.TABLE_3_ALL_ROWS_TWIN, adds.TABLE_4, adds.TABLE_4_TWIN], ids=["3", "4", "4, twin"]
+    "table", [adds.TABLE_3_ALL_ROWS, adds.TABLE_4, adds.TABLE_4_TWIN], ids=["3", "4", "4, twin"]
 )
 def test_every_arm_of_adds_can_be_composed(table: Table) -> None:
     for part in table.parts:
