@@ -88,9 +88,10 @@ def message_doors() -> list[Target]:
 
     few, many = np.zeros(100, np.int32), np.arange(100, dtype=np.int32)
     few[7] = -3
+    common = np.where(np.arange(100) < 80, 5, -(np.arange(100, dtype=np.int32)))
     return [
         Target("message", any_kind, first, weight=30, more=tuple(others)),
-        Target("sparse vector", vector, sparse(few), weight=20, more=(sparse(many),)),
+        Target("sparse vector", vector, sparse(few), weight=20, more=(sparse(many), sparse(common))),
         Target("packed vector", packed, packing.pack(np.arange(11, dtype=np.uint32), 20).tobytes(), weight=8),
         Target("share", lambda raw: shamir.combine({1: raw}, 1), bytes(shamir.SHARE_BYTES), weight=2),
         Target("frame", framed, b"\3\0\0\0\0\0\0\0abc", weight=8),
