@@ -77,26 +77,26 @@ def _values(values: Integers) -> tuple[int, bytes]:
         return _ONES, b""
     if (sizes == sizes[0]).all() and 4 + -(-len(values) // 8) < 4 * len(values):
         return _EQUAL, int(sizes[0]).to_bytes(4, "little") + np.packbits(values < 0).tobytes()
-    whole, common = values.astype("<i4").tobytes(), _common(values, sizes)
-    return (_COMMON, common) if 2 * len(common) < len(whole) else (_VALUES, whole)
+    if common := _common(values, sizes):
+        return _COMMON, common
+    return _VALUES, values.astype("<i4").tobytes()
 
 
 def _common(values: Integers, sizes: Integers) -> bytes:
-    """The values in form 2. If no magnitude is common, it is the longer one."""
+    """The values (n,) in form 2. No bytes if they would be as many as half of those of form 4."""
     found, counts = np.unique(sizes, return_counts=True)
-    table = found[counts >= _OFTEN][:255]
+    often = np.flatnonzero(counts >= _OFTEN)[:255]
+    table, n, m = found[often], len(values), int(counts[often].sum())
+    k, width = len(table), len(table).bit_length()
+    if 1 + 4 * k + -(-n * width // 8) + -(-m // 8) + 4 * (n - m) >= 2 * n:
+        return b""
     there = np.searchsorted(table, sizes)
-    there[~np.isin(sizes, table)] = len(table)
-    known = there < len(table)
-    signs = np.packbits(values[known] < 0).tobytes()
-    places = np.packbits(_bits(there, len(table))).tobytes()
-    rest = values[~known].astype("<i4").tobytes()
-    return bytes([len(table)]) + table.astype("<u4").tobytes() + places + signs + rest
-
-
-def _bits(there: Integers, last: int) -> NDArray[np.uint8]:
-    """Whole numbers from 0 to `last`, bit by bit, from the highest on."""
-    return (there[:, None] >> np.arange(last.bit_length())[::-1] & 1).astype(np.uint8)
+    known = np.isin(sizes, table)
+    there[~known] = k
+    places = np.packbits(np.unpackbits(there.astype(np.uint8)[:, None], axis=1)[:, 8 - width :])
+    signs = np.packbits(values[known] < 0)
+    rest = values[~known].astype("<i4")
+    return bytes([k]) + table.astype("<u4").tobytes() + places.tobytes() + signs.tobytes() + rest.tobytes()
 
 
 def _read_common(body: bytes, count: int) -> Integers:
@@ -108,7 +108,7 @@ def _read_common(body: bytes, count: int) -> Integers:
     if not k or len(body) < signs:
         raise ValueError(f"Expected common magnitudes of {count} values, got {len(body)} bytes.")
     bits = np.unpackbits(np.frombuffer(body[places:signs], np.uint8))[: count * width].reshape(count, width)
-    there = bits @ (1 << np.arange(width, dtype=np.int64)[::-1])
+    there = np.packbits(np.pad(bits, ((0, 0), (8 - width, 0))), axis=1)[:, 0]
     known = there < k
     rest = signs + -(-int(known.sum()) // 8)
     if len(body) != rest + 4 * int((~known).sum()):
