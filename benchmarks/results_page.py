@@ -169,12 +169,12 @@ def systems() -> str:
             name = table.source.split()[0].rstrip(",") if ours == "Ours" else ours
             for rival in own[own["system"] != ours].itertuples():
                 ahead = (printed[ours] - rival.published) * (1 if measure.higher_is_better else -1)
-                leads = "leads" if ahead > 0 else "does not lead"
+                leads = "does not lead" if ahead <= 0 else "leads"  # a rival without a figure never arrived
                 found.append(
                     {
                         "table": f"{table.source}, {part.name}",
                         "claim": f"{name} {leads} {rival.system} in {measure}",
-                        "published lead": comparison.number_words(measure, ahead),
+                        "published lead": comparison.number_words(measure, ahead).replace("nan", "N/A"),
                         "measured lead": comparison.lead_words(measure, rival),
                         "verdict": f"{comparison.verdict(rival)} {rival.system}",
                         "seeds": rival.seeds,

@@ -4,9 +4,8 @@ The records are those of `[data] holdout`. They are never trained on, and an obs
 them; the server does not. A client without such records has no local accuracy (nan). Without a hold-out there
 is no figure at all.
 
-Of a protocol with one model for all clients that is the newest one. If a study tests models as they were
-trained (`Problem.tested_at`), each client keeps the one that it trained last, as state that nothing reads
-again.
+Where all clients have one model, each would use the newest one. If a study tests models as they were trained
+(`Problem.tested_at`), a client keeps the one that it trained last. No later value reads that state.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Tested = Callable[[int, ClientState, NDArray[Any], NDArray[Any]], Evaluation]
 
 
 def kept_trained(problem: Problem, trained: TrainingResult) -> Mapping[str, Float32s]:
-    """What such a client keeps of a training beside its other state."""
+    """The trained model as client state, if a study tests it. Else, and if the training failed, nothing."""
     if problem.tested_at == "averaged" or isinstance(trained, DataError):
         return {}
     return {TRAINED: trained.copy()}

@@ -92,7 +92,7 @@ class OfSupernet(Part):
         return False
 
     def used(self, kept: ClientState) -> Mask:
-        """The units that a client uses: those of its newest subnet. Without one, or a model in it, all."""
+        """The units that a client uses: those of its newest subnet, and all if that one was not found."""
         units = kept.get("units", self.supernet.whole)
         return units if units.any() else self.supernet.whole
 
