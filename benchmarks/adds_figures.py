@@ -37,7 +37,7 @@ def compression(figures: pd.DataFrame) -> Figure:
     light_frame(axes)
     for (arm, worn), own in zip(looks(list(both)).items(), both.values(), strict=True):
         axes.scatter(own["skew"], own["parameters"], s=12, color=worn.colour, alpha=0.6, label=arm)
-    axes.set_xlabel("normalised Jensen-Shannon divergence of the labels from uniform")
+    axes.set_xlabel("skew of the labels: divergence from uniform, 0 to 1")
     axes.set_ylabel("share of the parameters")
     legend(figure)
     return figure

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import entry_points
+from itertools import starmap
 from math import inf
 from pathlib import Path
 
@@ -101,6 +102,7 @@ SAYS = "The own system, by "
 _BEST = ("best accuracy", "rounds")
 _SENT = ("last accuracy", "Mb sent")
 _OWN = ("global accuracy", "local accuracy")
+_SHARES = ("parameters (share)", "MACs (share)")
 PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
     "FedProf's Table 3": ("fedprof_v2_table_3_twin_tuned", _BEST),
     "FedProf's Table 4": ("fedprof_v2_table_4_twin_tuned", _BEST),
@@ -114,8 +116,8 @@ PUBLISHED: Mapping[str, tuple[str, Sequence[str]]] = {
         "fedlog_figure_2_flexible",
         ("last accuracy", "best accuracy"),
     ),
-    "ADDS' Table III, tuned": ("adds_table_3_twin_tuned", ("last accuracy", "best accuracy")),
-    "ADDS' Table III, all systems": ("adds_table_3_all_rows", (*_OWN, "parameters (share)", "MACs (share)")),
+    "ADDS' Table III, tuned": ("adds_table_3_twin_tuned", (*_OWN, *_SHARES)),
+    "ADDS' Table III, all systems": ("adds_table_3_all_rows", (*_OWN, *_SHARES)),
     "ADDS' Table IV": ("adds_table_4_twin", (*_OWN, "rounds to 0.4")),
 }
 """By the section's heading: the file, and the measures that are shown."""
@@ -213,7 +215,7 @@ def peaks(file: str, key: str, *rounds: int) -> Iterator[Cells]:
     for name, own in read(file).groupby(key, sort=False):
         by_round = own.set_index("round")["accuracy"]
         shown = [f"{by_round[number]:.3f}" for number in rounds]
-        yield [str(name), f"{by_round.max():.3f}", str(by_round.idxmax()), *shown]
+        yield [CELLS.get(name, str(name)), f"{by_round.max():.3f}", str(by_round.idxmax()), *shown]
 
 
 def lenet5() -> Iterator[str]:
@@ -355,6 +357,62 @@ def spread(values: pd.Series, digits: int = 3) -> str:
     return f"{values.mean():.{digits}f} ± {values.std():.{digits}f}"
 
 
+CELLS: Mapping[object, str] = {
+    "noise-deviation-0-1": "deviation 0.1",
+    "noise-deviation-0-316": "variance 0.1",
+    "at-own": "own",
+    "at-averaged": "averaged",
+    "vote-rate-0-01": "Table A.3 alone",
+    "dropout-0-5": "dropout of 0.5",
+    "augment-crops-flips": "crops and flips",
+    "measurements-0-1-sketch-rate-0-01": "half the sketch, at rate 0.01",
+    "dropout-0-5-augment-crops-flips-measurements-0-1-sketch-rate-0-01": "all three",
+    "learning-rate-0-0005-batch-size-50": "rate 0.0005 and batches of 50, as the other systems",
+}
+"""What the page calls the cells of sweeps."""
+
+
+def of_study(file: str, target: float, *rounds: int) -> Iterator[str]:
+    """A row for each arm: accuracy at the end and after some rounds, the round of a target, and megabytes.
+
+    The column behind the end has how far an arm is ahead of the first one, seed by seed, with its 95 %
+    interval (Student's t). Of a sweep, a name has its cell, and the first arm is that of the cell.
+    """
+    table = read(file)
+    cells = {"": table} if "cell" not in table else dict([*table.groupby("cell", sort=False)])
+    for cell, found in cells.items():
+        arms = dict([*found.groupby("arm", sort=False)])
+        by_arm = {
+            arm: own.pivot(index="round", columns="seed", values="accuracy") for arm, own in arms.items()
+        }
+        last = {arm: own.iloc[-1] for arm, own in by_arm.items()}
+        first, *others = last.values()
+        for arm, own in by_arm.items():
+            ahead = ""
+            if len(first) > 1 and any(last[arm] is other for other in others):
+                mean, half = student(last[arm] - first)
+                ahead = f"{mean:.3f} [{mean - half:.3f} to {mean + half:.3f}]".replace("-", "−")
+            arrived = (own >= target).any()
+            mean_round = (own >= target).idxmax()[arrived].mean()
+            sent = arms[arm].groupby("seed")[["bytes_up", "bytes_down"]].sum().mean() / 1e6
+            yield _row(
+                f"{CELLS[cell]}: {arm}" if cell else arm,
+                spread(last[arm]) if len(first) > 1 else f"{last[arm].item():.3f}",
+                ahead,
+                *(f"{own.loc[number].mean():.3f}" for number in rounds),
+                "never" if not arrived.any() else f"{mean_round:.1f}",
+                f"{arrived.sum()} of {len(arrived)}",
+                *(f"{megabytes:,.0f}" if megabytes >= 100 else f"{megabytes:.3g}" for megabytes in sent),
+            )
+
+
+def by_votes() -> Iterator[str]:
+    """A row for each cell of the sweep cs_fl_skew."""
+    cells = read("cs_fl_skew.csv").groupby(["data.partition.per_client", "arm.vote_rate"], sort=False)
+    for cell, own in cells:
+        yield _row(*cell, *(spread(own[name]) for name in ("final_accuracy", "best_accuracy")))
+
+
 def by_bound() -> Iterator[str]:
     """A row for each bound of the sweep client_level, a column for each epsilon."""
     for bound, own in read("client_level.csv").groupby("local.update_bound"):
@@ -444,14 +502,23 @@ def charged() -> Iterator[str]:
 
 OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "What the papers claim": claims,
+    "GasTurbine": partial(of_study, "gas_turbine_noise.csv", 0.8),
     "LeNet-5 under full aggregation": lenet5,
+    "MNIST with 500 clients": partial(of_study, "mnist_fedprof.csv", 0.9),
+    "Mean-only matching": partial(of_study, "fedprof_mean_only.csv", 0.85),
     "FedProf's Table 4, by learning rate": rates,
     "FedProf under Theorem 1": theorem_1,
     "FedCor's ablations": ablations,
     "CS-FL and FedDBE for 100 rounds": full_rounds,
-    "CS-FL with the authors' settings": lambda: whole("cs_fl_changes.csv"),
-    "FedPer and FedRep with the authors' settings": lambda: whole("fedlog_own_bodies.csv"),
-    "Compressed updates": lambda: whole("cs_fl_skew.csv"),
+    "CS-FL with the authors' settings": lambda: starmap(_row, peaks("cs_fl_changes.csv", "cell", 10, 20, 30)),
+    "FedPer and FedRep with the authors' settings": partial(of_study, "fedlog_own_bodies.csv", 0.97, 1, 2, 3),
+    "FedLog with bodies of two lengths": partial(of_study, "fedlog_two_bodies.csv", 0.95),
+    "FedProto beside FedLog": partial(of_study, "fedproto_digits.csv", 0.95),
+    "Personal models side by side": partial(of_study, "personal_digits.csv", 0.9),
+    "Compressed updates": partial(of_study, "compressed_digits.csv", 0.85),
+    "CS-FL by skew of labels": by_votes,
+    "Subnets (ADDS)": partial(of_study, "adds_writers_dense.csv", 0.85),
+    "Subnets by skew of labels (ADDS)": partial(of_study, "adds_skew.csv", 0.8),
     "ADDS with convolutions, one change at a time": changes,
     "Lambda against the skew of labels (ADDS)": lambda: by_skew("adds_lambda.csv"),
     "One client alone (ADDS)": lambda: by_skew("adds_alone.csv"),

@@ -17,6 +17,9 @@ from support.every import every
 
 from securefl.published import comparison
 from securefl.report.significance import holm, signed_rank, student
+from securefl.study.config import parse
+from securefl.study.packaged import packaged
+from securefl.sweep.cells import has_sweep, parse_sweep
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -337,6 +340,63 @@ def test_the_lead_of_private_bodies_on_mnist() -> None:
     for epsilon in (1.0, 8.0):
         mean, half = student((private - public)[epsilon])
         assert f"{mean:.3f} ({mean - half:.3f} to {mean + half:.3f}) at ε {epsilon:g}" in said
+
+
+def test_traces_of_studies_are_of_the_packaged_ones() -> None:
+    """Every run of the study is there, to its last round."""
+    files = [path for path in RESULTS.glob("*.csv") if "study_traces.py" in path.read_text().splitlines()[0]]
+    names = [path.stem for path in files if not path.stem.endswith("_clients")]
+    assert names
+    for name in names:
+        text, found = packaged()[name], results_page.read(f"{name}.csv")
+        studies = [cell.study for cell in parse_sweep(text).cells] if has_sweep(text) else [parse(text)]
+        cells = [own for _, own in found.groupby("cell")] if "cell" in found else [found]
+        assert len(cells) == len(studies), name
+        for own in cells:
+            runs = {(arm.name, seed) for arm in studies[0].arms for seed in studies[0].study.seeds}
+            rounds = own.groupby(["arm", "seed"])["round"].agg(["count", "max"])
+            assert {*rounds.index} == runs, name
+            assert (rounds == studies[0].study.rounds).all(axis=None), name
+
+
+def test_who_takes_part() -> None:
+    """Rounds that a client answered by the quality of its records, under each protocol of two studies."""
+    gas = results_page.read("gas_turbine_noise_clients.csv").groupby(["cell", "arm", "quality"])
+    quiet, loud = (gas["answered"].mean()[f"noise-deviation-0-{end}"].unstack() for end in ("1", "316"))
+    said = section("GasTurbine").replace("\n", " ")
+    arms = ["FedProf, alpha 10", "FedProf, alpha 25"]
+    assert "in {:.1f} rounds at α 10 and in {:.1f} at α 25".format(*quiet.loc[arms, "clean"]) in said
+    assert "a noisy one in {:.1f} and in {:.1f};".format(*quiet.loc[arms, "noisy"]) in said
+    assert (loud.loc[arms, ["noisy", "polluted"]] == 0).all(axis=None)
+    assert (quiet.loc[arms, "polluted"] == 0).all()
+    mnist = results_page.read("mnist_fedprof_clients.csv")
+    mnist = mnist[mnist["arm"] == "FedProf (partial)"].set_index("quality")["answered"]
+    assert mnist[["blurred", "pixel"]].max() == 0
+    words = f"irrelevant ones {mnist['irrelevant']:.1f} times, and clean ones {mnist['clean']:.1f} times"
+    assert words in section("MNIST with 500 clients").replace("\n", " ")
+    digits = results_page.read("fedprof_mean_only_clients.csv").set_index(["seed", "quality"])
+    whole, means = (
+        digits.loc[digits["arm"] == arm, "answered"] for arm in ("FedProf", "FedProf (mean-only)")
+    )
+    assert whole.equals(means)
+
+
+def test_where_adds_falls_back() -> None:
+    found = results_page.read("adds_skew.csv").query("arm == 'ADDS (LRP)'")
+    by_round = found.pivot(index="round", columns="seed", values="accuracy")
+    assert (by_round.loc[4:].min() < 0.2).sum() == 4
+    assert (by_round.iloc[-1] < 0.6).sum() == 3
+    said = section("Subnets by skew of labels (ADDS)").replace("\n", " ")
+    assert "under four of eight seeds, and ends below 0.6 under three" in said
+
+
+def test_what_skew_costs_cs_fl() -> None:
+    keys = ["data.partition.per_client", "arm.vote_rate", "seed"]
+    last = results_page.read("cs_fl_skew.csv").set_index(keys)["final_accuracy"].sort_index()
+    costs = [lead(last[10, rate], last[2, rate]) for rate in (0.01, 0.003, 0.001)]
+    words = ["{:.3f} ({:.3f} to {:.3f})".format(*cost) for cost in costs]
+    said = section("CS-FL by skew of labels").replace("\n", " ")
+    assert f"{words[0]}, {words[1]} and {words[2]}" in said
 
 
 def test_conditions() -> None:
