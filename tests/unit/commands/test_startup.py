@@ -181,7 +181,7 @@ def test_the_list_has_groups() -> None:
     ("words", "begun", "found"),
     [
         (["run"], "dem", ["demo"]),
-        (["studies"], "gas", ["gas_turbine", "gas_turbine_v1"]),
+        (["studies"], "gas", ["gas_turbine", "gas_turbine_noise", "gas_turbine_v1"]),
         (["reproduce"], "adds_table_4", ["adds_table_4", "adds_table_4_twin"]),
         (["plan"], "./mine", ["./mine"]),
     ],
