@@ -386,10 +386,10 @@ def of_study(file: str, target: float, *rounds: int) -> Iterator[str]:
             arm: own.pivot(index="round", columns="seed", values="accuracy") for arm, own in arms.items()
         }
         last = {arm: own.iloc[-1] for arm, own in by_arm.items()}
-        first, *others = last.values()
-        for arm, own in by_arm.items():
+        first = next(iter(last.values()))
+        for place, (arm, own) in enumerate(by_arm.items()):
             ahead = ""
-            if len(first) > 1 and any(last[arm] is other for other in others):
+            if place and len(first) > 1:
                 mean, half = student(last[arm] - first)
                 ahead = f"{mean:.3f} [{mean - half:.3f} to {mean + half:.3f}]".replace("-", "−")
             arrived = (own >= target).any()

@@ -344,8 +344,8 @@ def test_the_lead_of_private_bodies_on_mnist() -> None:
 
 def test_traces_of_studies_are_of_the_packaged_ones() -> None:
     """Every run of the study is there, to its last round."""
-    files = [path for path in RESULTS.glob("*.csv") if "study_traces.py" in path.read_text().splitlines()[0]]
-    names = [path.stem for path in files if not path.stem.endswith("_clients")]
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.csv")}
+    names = [name for name, text in texts.items() if f"study_traces.py {name} " in text.splitlines()[0]]
     assert names
     for name in names:
         text, found = packaged()[name], results_page.read(f"{name}.csv")

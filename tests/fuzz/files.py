@@ -99,8 +99,7 @@ def table_doors() -> list[Target]:
         network_of(path)
 
     def pixels(path: Path) -> None:
-        # A header of 44 bytes may claim as many pixels as one image may have, which take more than inputs may
-        # grow the process by.
+        # 44 bytes may claim MOST_PIXELS. They take more memory than the test allows all inputs together.
         with patch("securefl.data.images.MOST_PIXELS", 2**20):
             notes_on([path])
             read_images([path], 4)
