@@ -22,6 +22,7 @@ from pathlib import Path
 import pandas as pd
 from flatness import LASTING, STEADY, flatness, quarters
 from kept import DOCS, RESULTS, read
+from pandas.api.types import is_numeric_dtype
 
 from securefl.core.text_safety import comment
 from securefl.published import Measure, Table, comparison
@@ -285,13 +286,6 @@ def whole(file: str, *without: str) -> Iterator[str]:
     return (_row(*row) for row in table.fillna("").to_numpy())
 
 
-NOISES: Mapping[tuple[str, str], str] = {
-    ("1", "not set"): "independent (`bands = 1`)",
-    ("1", "0.5"): "independent, the bound follows the median of norms (`bound_quantile = 0.5`)",
-    ("20", "not set"): "BandMF (`bands = 20`)",
-    ("blt", "not set"): 'BLT (`bands = "blt"`)',
-}
-"""What the sweep client_level_matrix calls its kinds of noise, by `bands` and `bound_quantile`."""
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, inf)
 _KEYS = ("arm.body", "arm.clip", "privacy.noise", "privacy.calibration", "privacy.unit")
 _UNIT, _BOUNDED = "kind unit-l2", "kind bounded, bound 1"
@@ -368,8 +362,12 @@ CELLS: Mapping[object, str] = {
     "measurements-0-1-sketch-rate-0-01": "half the sketch, at rate 0.01",
     "dropout-0-5-augment-crops-flips-measurements-0-1-sketch-rate-0-01": "all three",
     "learning-rate-0-0005-batch-size-50": "rate 0.0005 and batches of 50, as the other systems",
+    ("1", "not set"): "independent (`bands = 1`)",
+    ("1", "0.5"): "independent, the bound follows the median of norms (`bound_quantile = 0.5`)",
+    ("20", "not set"): "BandMF (`bands = 20`)",
+    ("blt", "not set"): 'BLT (`bands = "blt"`)',
 }
-"""What the page calls the cells of sweeps."""
+"""What the page calls the cells of sweeps, and combinations of their keys."""
 
 
 def of_study(file: str, target: float, *rounds: int) -> Iterator[str]:
@@ -413,30 +411,15 @@ def by_votes() -> Iterator[str]:
         yield _row(*cell, *(spread(own[name]) for name in ("final_accuracy", "best_accuracy")))
 
 
-def by_bound() -> Iterator[str]:
-    """A row for each bound of the sweep client_level, a column for each epsilon."""
-    for bound, own in read("client_level.csv").groupby("local.update_bound"):
-        yield _row(f"{bound:g}", *own.groupby("privacy.epsilon")["final_accuracy"].agg(spread))
-
-
-def by_noise() -> Iterator[str]:
-    """A row for each kind of noise of the sweep client_level_matrix, a column for each epsilon."""
-    table = read("client_level_matrix.csv")
-    for kind, own in table.groupby(["privacy.bands", "local.bound_quantile"], sort=False):
-        yield _row(NOISES[kind], *own.groupby("privacy.epsilon")["final_accuracy"].agg(spread))
-
-
-def adapting() -> Iterator[str]:
-    """A row for each bound, or first bound, of the sweep adaptive_clipping."""
-    for bound, own in read("adaptive_clipping.csv").groupby("local.update_bound"):
-        cells = own.groupby("study.name")["final_accuracy"].agg(spread)
-        yield _row(f"{bound:g}", *(cells.get(name, "–") for name in ("Fixed", "Adaptive")))
-
-
-def by_arm(file: str, key: str) -> Iterator[str]:
-    """A row for each value of a swept key, a column for each arm."""
-    for value, own in read(file).groupby(key, sort=False):
-        yield _row(value, *own.groupby("arm", sort=False)["final_accuracy"].agg(spread))
+def across(file: str, rows: Sequence[str], column: str, value: str = "final_accuracy") -> Iterator[str]:
+    """A row for each combination of the columns `rows`, in it a cell for each value of `column`."""
+    table = read(file)
+    for key, own in table.groupby([*rows], sort=is_numeric_dtype(table[rows[0]])):
+        cells = own.groupby(column, sort=False)[value].agg(spread)
+        names = (
+            [CELLS[key]] if key in CELLS else [one if isinstance(one, str) else f"{one:,g}" for one in key]
+        )
+        yield _row(*names, *cells.reindex(table[column].unique(), fill_value="–"))
 
 
 def changes() -> Iterator[str]:
@@ -467,12 +450,6 @@ def by_skew(file: str) -> Iterator[str]:
         ]
         most, *_, least = own.groupby("weight")["parameters"].mean()
         yield _row(classes, f"{own['skew'].mean():.2f}", *cells, f"{most:.2f} to {least:.2f}")
-
-
-def frozen() -> Iterator[str]:
-    """A row for each part that is trained, a column for each epsilon."""
-    for (model, values), own in read("frozen_parts.csv").groupby(["model", "values"], sort=False):
-        yield _row(model, f"{values:,}", *own.groupby("epsilon")["accuracy"].agg(spread))
 
 
 def of_pfl() -> Iterator[str]:
@@ -522,7 +499,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "ADDS with convolutions, one change at a time": changes,
     "Lambda against the skew of labels (ADDS)": lambda: by_skew("adds_lambda.csv"),
     "One client alone (ADDS)": lambda: by_skew("adds_alone.csv"),
-    "Poisoned clients, and trust by cosine": lambda: by_arm("fltrust_poisoned.csv", "study.name"),
+    "Poisoned clients, and trust by cosine": partial(across, "fltrust_poisoned.csv", ["study.name"], "arm"),
     "What epsilon costs FedLog on digits": lambda: by_epsilon("fedlog_tradeoff.csv"),
     "What epsilon costs FedLog on MNIST": lambda: by_epsilon("fedlog_tradeoff_mnist.csv"),
     "What noise costs in FedLog's Figure 2": of_figure_2,
@@ -530,14 +507,18 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "FedCor by annealing": annealing,
     "How normal loss changes are": lambda: whole("fedcor_normality.csv"),
     "How normal representations are": lambda: whole("representations.csv", "elements"),
-    "Epsilon per client": by_bound,
-    "Noise correlated over rounds": by_noise,
-    "A bound that adapts": adapting,
+    "Epsilon per client": partial(across, "client_level.csv", ["local.update_bound"], "privacy.epsilon"),
+    "Noise correlated over rounds": partial(
+        across, "client_level_matrix.csv", ["privacy.bands", "local.bound_quantile"], "privacy.epsilon"
+    ),
+    "A bound that adapts": partial(across, "adaptive_clipping.csv", ["local.update_bound"], "study.name"),
     "A twin of pfl-research's CIFAR-10": of_pfl,
     "Targets by protocol": lambda: whole("targets.csv"),
     "Encrypted matching": lambda: whole("matching.csv"),
     "Matching between files": lambda: whole("matching_files.csv"),
-    "Frozen parts at an epsilon per client": frozen,
+    "Frozen parts at an epsilon per client": partial(
+        across, "frozen_parts.csv", ["model", "values"], "epsilon", "accuracy"
+    ),
     "Kinds of models and files": lambda: whole("brought_kinds.csv"),
     "Endurance": partial(endurance, "sockets"),
     "Endurance over Flower": partial(endurance, "flower"),
