@@ -1,10 +1,9 @@
 """Record isolation of a model: no record's result depends on another record, by one of two constructions.
 
 - **layers**: the model consists of listed layers that compute each row on its own (`row_wise.outside`). It
-computes a
-  batch as a whole.
+  computes a batch as a whole.
 - **alone**: any other model. It computes each record in a batch of one, many at a time under `vmap`
-(`alone`).
+  (`alone`).
 
 A model that fits neither is refused, with the reason. Public passes (`probes`) precede the passes over
 records. They detect last bits that depend on a row's place, and a model that computes a batch otherwise than
