@@ -340,10 +340,14 @@ def of_figure_2() -> Iterator[str]:
             if (own := by_noise.get((noise, true))) is None:
                 cells += ["", ""]
                 continue
-            mean, half = student(quiet - own)
-            taken = f"{mean:.3f} [{mean - half:.3f} to {mean + half:.3f}]".replace("-", "−")
-            cells += [spread(own), "" if own is quiet else taken]
+            cells += [spread(own), "" if own is quiet else lead(quiet - own)]
         yield _row(name, f"{true:g}".replace("inf", "∞"), *cells)
+
+
+def lead(values: pd.Series) -> str:
+    """The mean of the seeds' leads, with its 95 % interval (Student's t)."""
+    mean, half = student(values)
+    return f"{mean:z.3f} [{mean - half:z.3f} to {mean + half:z.3f}]".replace("-", "−")
 
 
 def spread(values: pd.Series, digits: int = 3) -> str:
@@ -388,8 +392,7 @@ def of_study(file: str, target: float, *rounds: int) -> Iterator[str]:
         for place, (arm, own) in enumerate(by_arm.items()):
             ahead = ""
             if place and len(first) > 1:
-                mean, half = student(last[arm] - first)
-                ahead = f"{mean:.3f} [{mean - half:.3f} to {mean + half:.3f}]".replace("-", "−")
+                ahead = lead(last[arm] - first)
             arrived = (own >= target).any()
             mean_round = (own >= target).idxmax()[arrived].mean()
             sent = arms[arm].groupby("seed")[["bytes_up", "bytes_down"]].sum().mean() / 1e6
@@ -434,10 +437,9 @@ def changes() -> Iterator[str]:
         cells = []
         for classes in own.index.unique(0):
             ours, theirs = own.loc[classes], rival.loc[classes]
-            mean, half = student(ours["final_accuracy"] - theirs["final_accuracy"])
-            lead = "" if own is rival else f"{mean:.3f} [{mean - half:.3f} to {mean + half:.3f}]"
+            ahead = "" if own is rival else lead(ours["final_accuracy"] - theirs["final_accuracy"])
             sent = (ours["bytes_up"] / settings["all units (FedAvg)"].loc[classes, "bytes_up"]).mean()
-            cells += [spread(ours["final_accuracy"]), lead.replace("-", "−"), f"{sent:.2f}"]
+            cells += [spread(ours["final_accuracy"]), ahead, f"{sent:.2f}"]
         yield _row(name, *cells)
 
 
@@ -489,6 +491,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "CS-FL and FedDBE for 100 rounds": full_rounds,
     "CS-FL with the authors' settings": lambda: starmap(_row, peaks("cs_fl_changes.csv", "cell", 10, 20, 30)),
     "FedPer and FedRep with the authors' settings": partial(of_study, "fedlog_own_bodies.csv", 0.97, 1, 2, 3),
+    "FedLog without noise": partial(of_study, "fedlog_mnist.csv", 0.97, 1, 2, 3, 6),
     "FedLog with bodies of two lengths": partial(of_study, "fedlog_two_bodies.csv", 0.95),
     "FedProto beside FedLog": partial(of_study, "fedproto_digits.csv", 0.95),
     "Personal models side by side": partial(of_study, "personal_digits.csv", 0.9),
