@@ -365,6 +365,10 @@ CELLS: Mapping[object, str] = {
     "augment-crops-flips": "crops and flips",
     "measurements-0-1-sketch-rate-0-01": "half the sketch, at rate 0.01",
     "dropout-0-5-augment-crops-flips-measurements-0-1-sketch-rate-0-01": "all three",
+    "name-the-whole-model-at-once": "the whole model at once",
+    "name-a-tensor-at-a-time-per-tensor-true": "a tensor at a time",
+    "name-ties-ties-true": "ties",
+    "name-a-tensor-at-a-time-ties-per-tensor-true-ties-true": "a tensor at a time, ties",
     "learning-rate-0-0005-batch-size-50": "rate 0.0005 and batches of 50, as the other systems",
     ("1", "not set"): "independent (`bands = 1`)",
     ("1", "0.5"): "independent, the bound follows the median of norms (`bound_quantile = 0.5`)",
@@ -378,9 +382,12 @@ def of_study(file: str, target: float, *rounds: int) -> Iterator[str]:
     """A row for each arm: accuracy at the end and after some rounds, the round of a target, and megabytes.
 
     The column behind the end has how far an arm is ahead of the first one, seed by seed, with its 95 %
-    interval (Student's t). Of a sweep, a name has its cell, and the first arm is that of the cell.
+    interval (Student's t). Of a sweep, a name has its cell, and the first arm is that of the cell. If there
+    is one arm alone, its cells stand as arms.
     """
     table = read(file)
+    if "cell" in table and table["arm"].nunique() == 1:
+        table = table.assign(arm=table.pop("cell").map(CELLS))
     cells = {"": table} if "cell" not in table else dict([*table.groupby("cell", sort=False)])
     for cell, found in cells.items():
         arms = dict([*found.groupby("arm", sort=False)])
@@ -499,6 +506,7 @@ OTHERS: Mapping[str, Callable[[], Iterator[str]]] = {
     "CS-FL by skew of labels": by_votes,
     "Subnets (ADDS)": partial(of_study, "adds_writers_dense.csv", 0.85),
     "Subnets by skew of labels (ADDS)": partial(of_study, "adds_skew.csv", 0.8),
+    "STC with its authors' settings": partial(of_study, "stc_changes.csv", 0.9),
     "ADDS with convolutions, one change at a time": changes,
     "Lambda against the skew of labels (ADDS)": lambda: by_skew("adds_lambda.csv"),
     "One client alone (ADDS)": lambda: by_skew("adds_alone.csv"),
