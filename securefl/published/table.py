@@ -53,7 +53,6 @@ class Measure(StrEnum):
     LOCAL = "local accuracy"
     PARAMETERS = "parameters (share)"
     MACS = "MACs (share)"
-    ROUNDS_40 = "rounds to 0.4"
     ROUNDS_45 = "rounds to 0.45"
     ROUNDS_50 = "rounds to 0.5"
 

@@ -67,7 +67,7 @@ def test_a_picture_for_each_measure_that_counts_or_over_rounds() -> None:
     assert list(pictures(printed(), runs())) == [Measure.ROUNDS, Measure.MINUTES]
     assert list(pictures(TABLE, runs())) == [Measure.ROUNDS]
     columns = {"local accuracy": 0.5, "global accuracy": 0.5}
-    shares = table(printed().parts[0], measures=(Measure.BEST, Measure.LOCAL, Measure.ROUNDS_40))
+    shares = table(printed().parts[0], measures=(Measure.BEST, Measure.LOCAL, Measure.ROUNDS_45))
     (measure, picture), *others = pictures(shares, {"one": runs()["one"].assign(**columns)}).items()
     assert (measure, others) == (Measure.ROUNDS, [])
     (panel,) = picture.axes  # none below: no system has a target to reach
