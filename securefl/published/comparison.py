@@ -353,7 +353,10 @@ def lines(table: Table, figures: pd.DataFrame) -> list[str]:
             f"Measured is a twin, whose figures are of another task: {task[1]}; published: {task[0]}."
         )
     for part in table.parts:
-        head, cells = ["", "", *(_head(one, part.study.study.target) for one in table.measures)], []
+        target = part.study.study.target
+        if part.setting.get("study.target", target) != target:
+            target = None  # One head cannot name both targets: the line above all parts does.
+        head, cells = ["", "", *(_head(one, target) for one in table.measures)], []
         for row in part.rows:
             own = figures[(figures["part"] == part.name) & (figures["system"] == row.label)]
             printed = (published_words(one, row.figures) for one in table.measures)

@@ -95,15 +95,16 @@ def adjusted(gaps: Mapping[str, ArrayLike]) -> tuple[dict[str, float], int]:
 
     Returns:
         The adjusted p by name, without the tests that could not be significant whatever the signs of all
-        gaps; and the number of pairs with a difference with which each test could. The family is all tests
-        with a difference in any pair, also those without a p. One without any difference tests nothing.
+        gaps; and the number of pairs with a difference with which each test could, if all tests had one. The
+        family is all tests with a difference in any pair, also those without a p. One without any difference
+        tests nothing.
 
     Raises:
         Nothing.
     """
     apart = {name: own for name, own in gaps.items() if len(unequal(own))}
-    # Without any, all of them could be significant if only their seeds differed.
-    needed = least_pairs(len(apart) or max(1, len(gaps)))
+    # Of further seeds, those without a difference so far may have one: then they count in the family.
+    needed = least_pairs(max(1, len(gaps)))
     # Holm's p grows with each p of the family, so that of all least ones is the least for each test.
     least = holm([least_p(len(unequal(own))) for own in apart.values()])
     p = holm([signed_rank(own) for own in apart.values()])

@@ -109,7 +109,13 @@ def test_a_tie_under_all_seeds_has_no_p_and_takes_none_from_others() -> None:
     p, needed = adjusted(gaps)
     assert [*p] == ["a", "b", "c"]
     assert [*p.values()] == pytest.approx([3 * 2**-7] * 3)
-    assert (needed, adjusted({"level": np.zeros(9)})[0]) == (7, {})
+    assert (needed, adjusted({"level": np.zeros(9)})[0]) == (8, {})
+
+
+def test_rivals_that_are_level_so_far_count_in_the_seeds_that_are_needed() -> None:
+    """Six were named for four rivals, of which one seed set one apart: more seeds set the others apart too."""
+    level = {name: np.zeros(1) for name in "abc"}
+    assert adjusted({**level, "apart": np.ones(1)}) == ({}, 8)
 
 
 def test_a_rival_with_too_few_unequal_pairs_is_of_the_family_of_the_others() -> None:
