@@ -82,7 +82,8 @@ def reproduce(
     finished table it renews table.csv and the pictures. The exit code is 4 if nothing was learnt (see
     `securefl run --help`).
 
-    With --tuned every system has the same number of candidates. It takes some three times as long, in the
+    With --tuned every system has the same number of candidates, and two more beyond each edge of its grid at
+    which the best one is. It takes three to five times as long, in the
     folder TABLE-tuned. A table with --seeds or --rounds has a folder of its own too, such as TABLE-seeds-8.
 
     A difference has a p-value only if so many seeds can make it significant beside so many rivals; else the
