@@ -43,6 +43,14 @@ def test_the_table_in_lines() -> None:
     assert "- Digits in place of everything." in said
 
 
+def test_a_head_names_no_target_if_the_published_one_is_another() -> None:
+    """"rounds to 0.85" stood above published rounds to 0.9."""
+    other = table(replace(part(), setting={"study.target": 0.9}))
+    said = comparison.lines(other, compared(other, RUNS["one"]))
+    assert said[1].endswith("to 0.2; published: to 0.9.")
+    assert said[4].split() == ["best", "accuracy", "rounds"]
+
+
 def test_files_have_every_run_and_every_claim(tmp_path: Path) -> None:
     figures = comparison.write(tmp_path, "securefl reproduce digits", TABLE, RUNS)
     lines = (tmp_path / comparison.CSV).read_text().splitlines()

@@ -113,7 +113,7 @@ def test_a_tie_under_all_seeds_has_no_p_and_takes_none_from_others() -> None:
 
 
 def test_rivals_that_are_level_so_far_count_in_the_seeds_that_are_needed() -> None:
-    """Six were named for four rivals, of which one seed set one apart: more seeds set the others apart too."""
+    """Six were named for four rivals, of which one seed set one apart: more seeds set others apart too."""
     level = {name: np.zeros(1) for name in "abc"}
     assert adjusted({**level, "apart": np.ones(1)}) == ({}, 8)
 
