@@ -24,8 +24,7 @@ from securefl.study.composition import compositions
 from securefl.sweep.cells import put
 
 TABLES = {
-    "adds_table_3_all_rows": adds.TABLE_3_ALL_ROWS,
-    "adds_table_3_twin": adds.TABLE_3_TWIN,
+    "adds_table_3": adds.TABLE_3,
     "adds_table_4": adds.TABLE_4,
     "adds_table_4_twin": adds.TABLE_4_TWIN,
     "fedcor_table_1": fedcor.TABLE_1,
@@ -284,7 +283,7 @@ def test_figures_of_adds_with_all_systems() -> None:
 
 
 def test_the_sizes_of_adds_are_shares_of_fedavgs() -> None:
-    (dense, _) = adds.TABLE_3_ALL_ROWS.parts
+    (dense, _) = adds.TABLE_3.parts
     found = {row.label: printed(dense, adds.SHARES, row.label) for row in dense.rows}
     assert found["FedAvg"] == [Figure(mean=1.0), Figure(mean=1.0)]
     assert found["ADDS (LRP)"] == [Figure(mean=0.1506), Figure(mean=0.4651)]
@@ -310,9 +309,7 @@ def test_every_arm_of_fedlog_on_cifar10_can_be_composed(
     compositions(study, here)
 
 
-@pytest.mark.parametrize(
-    "table", [adds.TABLE_3_ALL_ROWS, adds.TABLE_4, adds.TABLE_4_TWIN], ids=["3", "4", "4, twin"]
-)
+@pytest.mark.parametrize("table", [adds.TABLE_3, adds.TABLE_4, adds.TABLE_4_TWIN], ids=["3", "4", "4, twin"])
 def test_every_arm_of_adds_can_be_composed(table: Table) -> None:
     for part in table.parts:
         try:
