@@ -342,7 +342,8 @@ def of_figure_2() -> Iterator[str]:
 def lead(values: pd.Series) -> str:
     """The mean of the seeds' leads, with its 95 % interval (Student's t)."""
     mean, half = student(values)
-    return f"{mean:z.3f} [{mean - half:z.3f} to {mean + half:z.3f}]".replace("-", "−")
+    # An end keeps its sign: it says on which side of 0 the interval ends.
+    return f"{mean:z.3f} [{mean - half:.3f} to {mean + half:.3f}]".replace("-", "−")
 
 
 def spread(values: pd.Series, digits: int = 3) -> str:
@@ -382,7 +383,7 @@ def of_study(file: str, target: float, *rounds: int) -> Iterator[str]:
     """
     table = read(file)
     if "cell" in table and table["arm"].nunique() == 1:
-        table = table.assign(arm=table.pop("cell").map(CELLS))
+        table = table.assign(arm=table.pop("cell").map(CELLS.__getitem__))
     cells = {"": table} if "cell" not in table else dict([*table.groupby("cell", sort=False)])
     for cell, found in cells.items():
         arms = dict([*found.groupby("arm", sort=False)])

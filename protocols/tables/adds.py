@@ -80,9 +80,9 @@ def part(
 ) -> Part:
     """A part with all six systems.
 
-    study: the packaged one to which `changes` are applied. lamdas: those of pFedMe that tuning tries. Times
-    the learning rate it must be below 2: of each value of the grid with the fastest one. Beyond the grid a
-    run that diverges is not chosen.
+    study: the packaged one to which `changes` are applied. lamdas: those of pFedMe that tuning tries. Each of
+    its values, times the fastest learning rate of the grid, must be below 2. Beyond its edges the product may
+    be larger: a run that diverges is not chosen.
     """
     text = study_of(packaged(study), own_arms, {"data.holdout": 0.2, "measures.at": "own", **changes})
     rows = tuple(

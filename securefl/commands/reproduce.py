@@ -83,8 +83,8 @@ def reproduce(
     `securefl run --help`).
 
     With --tuned every system has the same number of candidates, and two more beyond each edge of its grid at
-    which the best one is. It takes three to five times as long, in the
-    folder TABLE-tuned. A table with --seeds or --rounds has a folder of its own too, such as TABLE-seeds-8.
+    which the best one is. It takes three to five times as long, in the folder TABLE-tuned. A table with
+    --seeds or --rounds has a folder of its own too, such as TABLE-seeds-8.
 
     A difference has a p-value only if so many seeds can make it significant beside so many rivals; else the
     table says how many could.

@@ -44,7 +44,7 @@ def test_the_table_in_lines() -> None:
 
 
 def test_a_head_names_no_target_if_the_published_one_is_another() -> None:
-    """ "rounds to 0.85" stood above published rounds to 0.9."""
+    """A twin's "rounds to 0.85" stood above published rounds to 0.9."""
     other = table(replace(part(), setting={"study.target": 0.9}))
     said = comparison.lines(other, compared(other, RUNS["one"]))
     assert said[1].endswith("to 0.2; published: to 0.9.")
